@@ -1,5 +1,5 @@
-/* Overflow-safe arithmetic for every number that came from outside (files, requests). Each returns false on overflow
- * and then leaves *out unspecified. */
+/* Overflow-safe arithmetic for every number that came from outside (files, requests). Each returns false on
+ * overflow and then leaves *out unspecified. */
 #ifndef FL_BASE_CHECKED_H
 #define FL_BASE_CHECKED_H
 

@@ -1,4 +1,5 @@
-/* The per-thread error text. One buffer a thread, so a failure on one request never overwrites another thread's. */
+/* The per-thread error text. One buffer a thread, so a failure on one request never overwrites another
+ * thread's. */
 #include "base/err.h"
 
 #include <stdarg.h>

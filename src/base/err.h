@@ -1,5 +1,6 @@
-/* Errors of the whole library. Every fallible function returns fl_err: FL_ERR_OK is 0, all others are negative.
- * The detail text (what was wrong, where, what was expected) lives in a per-thread buffer until the next failure. */
+/* Errors of the whole library. Every fallible function returns fl_err: FL_ERR_OK is 0, all others are
+ * negative. The detail text (what was wrong, where, what was expected) lives in a per-thread buffer until the
+ * next failure. */
 #ifndef FL_BASE_ERR_H
 #define FL_BASE_ERR_H
 
@@ -11,14 +12,16 @@
 #define FL_PRINTF(fmt_index, first_arg)
 #endif
 
-/* Records `code` with a printf-style detail text and returns `code`. The source place goes to the debug log only:
- * texts reach users and clients, who must not see internals. Control bytes in the text are replaced by '?'. */
+/* Records `code` with a printf-style detail text and returns `code`. The source place goes to the debug log
+ * only: texts reach users and clients, who must not see internals. Control bytes in the text are replaced by
+ * '?'. */
 fl_err fl_err_set(fl_err code, const char *file, int line, const char *format, ...) FL_PRINTF(4, 5);
 
 /* "FILE:LINE" of this thread's last failure, for debug logs; "" if there was none. */
 const char *fl_err_place(void);
 
-/* The process exit code (CLI.md) that belongs to an error: 65 bad data, 69 no device, 70 internal, 75 again, 78 config. */
+/* The process exit code (CLI.md) that belongs to an error: 65 bad data, 69 no device, 70 internal, 75 again,
+ * 78 config. */
 int fl_err_exit_code(fl_err code);
 
 #define FL_FAIL(code, ...) fl_err_set((code), __FILE__, __LINE__, __VA_ARGS__)

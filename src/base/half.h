@@ -29,7 +29,8 @@ static inline uint16_t fl_bf16_of_f32(float value) {
 }
 
 static inline float fl_f32_of_f16(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu,
+             mantissa = half & 0x3ffu;
     if (exponent == 0x1f) return fl_f32_of_bits(sign | 0x7f800000u | mantissa << 13);
     if (exponent != 0) return fl_f32_of_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
     float value = (float)mantissa * 0x1p-24f; /* subnormal: exact */

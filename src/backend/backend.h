@@ -1,0 +1,76 @@
+/* A backend: a constant op table, an activation format, a weight layout and memory. Chosen once at start; a
+ * missing op is an error then, never a silent fallback. One thread issues ops; the backend spreads each over
+ * its pool. */
+#ifndef FL_BACKEND_BACKEND_H
+#define FL_BACKEND_BACKEND_H
+
+#include "base/pool.h"
+#include "op/op.h"
+
+/* How weight_pack lays W[n][k] out. Element (i, j) sits at fl_weight_index: panels of n_block output
+ * features, inside them blocks of k_pair consecutive k for each feature: ((i / n_block) * k_padded / k_pair +
+ * j / k_pair) * n_block * k_pair + (i % n_block) * k_pair + j % k_pair. */
+typedef struct fl_weight_layout {
+    fl_dtype dtype;
+    int32_t n_block; /* n is padded to a multiple */
+    int32_t k_pair;
+    int32_t k_align; /* k is padded to a multiple */
+} fl_weight_layout;
+
+struct fl_backend {
+    const char *name;
+    const fl_op_table *op;
+    fl_dtype act_dtype;
+    fl_weight_layout layout;
+    bool kv_f32;                                                /* can store KV as f32 */
+    fl_pool *pool;                                              /* NULL on "count" */
+    void *state;                                                /* private to the backend */
+    fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out); /* zeroed, 64-byte aligned */
+    void (*free)(fl_backend *be, void *memory, int64_t bytes);
+    void (*close)(fl_backend *be);
+};
+
+/* Opens "auto", "avx512", "avx2", "reference" or "count" with n_threads (0 = one for each CPU this process
+ * may use). FL_ERR_DEVICE: this CPU lacks the instructions (detail names them). FL_ERR_INVALID: unknown name.
+ */
+fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out);
+void fl_backend_close(fl_backend *be);
+
+/* Whether this CPU can run a backend, and the names of all, NULL-terminated. */
+bool fl_backend_available(const char *name);
+const char *const *fl_backend_names(void);
+
+static inline int64_t fl_align_up(int64_t value, int64_t step) {
+    return (value + step - 1) / step * step;
+}
+
+static inline int64_t fl_backend_weight_bytes(const fl_backend *be, int32_t n, int32_t k) {
+    return fl_align_up(n, be->layout.n_block) * fl_align_up(k, be->layout.k_align) *
+           (int64_t)fl_dtype_bytes(be->layout.dtype);
+}
+
+static inline int64_t fl_weight_index(const fl_weight_layout *layout, int32_t k_total, int32_t i, int32_t j) {
+    int64_t k_padded = fl_align_up(k_total, layout->k_align);
+    int64_t panel = i / layout->n_block, group = j / layout->k_pair;
+    return (panel * (k_padded / layout->k_pair) + group) * layout->n_block * layout->k_pair +
+           (int64_t)(i % layout->n_block) * layout->k_pair + j % layout->k_pair;
+}
+
+/* Op tables; each in its own file. */
+extern const fl_op_table fl_op_table_reference;
+extern const fl_op_table fl_op_table_avx512;
+extern const fl_op_table fl_op_table_avx2;
+extern const fl_op_table fl_op_table_count;
+
+/* Counting backend: what the ops since the last reset would cost, in all and an op. */
+typedef struct fl_count {
+    fl_cost total;
+#define X(op) fl_cost op;
+#include "op/oplist.inc"
+#undef X
+} fl_count;
+
+const fl_count *fl_backend_count(const fl_backend *be);
+void fl_backend_count_reset(fl_backend *be);
+
+#endif

@@ -1,0 +1,23 @@
+/* A pinned thread pool for data-parallel loops. The calling thread takes part as worker 0; the others spin
+ * briefly and then sleep. Only one thread may call fl_pool_run at a time. */
+#ifndef FL_BASE_POOL_H
+#define FL_BASE_POOL_H
+
+#include "base/err.h"
+
+typedef struct fl_pool fl_pool;
+
+/* Does task `task` (0..n_tasks-1) on worker `worker` (0..n_threads-1). */
+typedef void fl_pool_fn(void *context, int32_t task, int32_t worker);
+
+/* n_threads 0 = one for each CPU this process may use; workers 1.. are pinned when the pool has a CPU for
+ * each. */
+fl_err fl_pool_open(int32_t n_threads, fl_pool **out);
+void fl_pool_close(fl_pool *pool);
+int32_t fl_pool_threads(const fl_pool *pool);
+
+/* Runs all tasks and returns when the last has ended. Which worker gets a task is not fixed: a task's result
+ * must not depend on it. */
+void fl_pool_run(fl_pool *pool, int32_t n_tasks, fl_pool_fn *fn, void *context);
+
+#endif

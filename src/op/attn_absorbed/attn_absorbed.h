@@ -1,0 +1,33 @@
+/* attn_absorbed: attention of few rows (decode, the dense tail, questions on a cached document) over the
+ * stored pages, in the latent space. For row r at position p and head h, over keys t <= p: s_t = q[r][h] .
+ * [latent[t] | k_pe[t]]  (q pre-scaled: exponents of 2),  out[r][h] = sum softmax2(s)_t latent[t] Work is cut
+ * into fixed splits of FL_ATTN_ABSORBED_SPLIT_TOKENS keys at absolute positions, each with its own (m, l, o),
+ * merged in index order: threads never change a bit. The split is shorter than attn_prefill's because one
+ * decode row must fill all cores. lse (if set) is the log-sum-exp in base 2. Tolerance (relative to max
+ * |latent|): 1e-5 for f32 act; 2e-2 for bf16 act (P rounded to bf16). */
+#ifndef FL_OP_ATTN_ABSORBED_H
+#define FL_OP_ATTN_ABSORBED_H
+
+#include "op/op_types.h"
+
+enum { FL_ATTN_ABSORBED_SPLIT_TOKENS = 512 };
+
+typedef struct fl_attn_absorbed_args {
+    const fl_kv_rows *seqs; /* [n_seqs]; rows of different timelines in one call */
+    int32_t n_seqs;
+    int32_t rows; /* all rows, sum of seqs[].n_rows */
+    int32_t n_heads;
+    fl_kv_layer kv;
+    const void *q; /* [rows][n_heads][latent_dim + rope_dim] act, pre-scaled, indexed by seqs[].row + i */
+    void *out;     /* [rows][n_heads][latent_dim] act */
+    float *lse;    /* [rows][n_heads] or NULL */
+    void *scratch; /* fl_attn_absorbed_scratch_bytes */
+} fl_attn_absorbed_args;
+
+/* Partial results of all splits, for `rows` rows whose largest position is pos_max. */
+int64_t fl_attn_absorbed_scratch_bytes(int32_t rows, int32_t n_heads, int32_t latent_dim, int32_t pos_max);
+
+fl_err fl_attn_absorbed_validate(const fl_attn_absorbed_args *a);
+fl_cost fl_attn_absorbed_cost(const fl_attn_absorbed_args *a);
+
+#endif

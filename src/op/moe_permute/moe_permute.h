@@ -1,0 +1,22 @@
+/* moe_permute: orders the (row, slot) pairs by expert, stably, and gathers their rows:
+ *   y[place[r][s]][:] = x[r][:], place counts pairs of smaller experts, then of smaller (r, s). Exact,
+ * checked bitwise. */
+#ifndef FL_OP_MOE_PERMUTE_H
+#define FL_OP_MOE_PERMUTE_H
+
+#include "op/op_types.h"
+
+typedef struct fl_moe_permute_args {
+    const int32_t *ids; /* [rows][top_k] expert of each slot */
+    int32_t rows, top_k, n_experts, dim;
+    const void *x; /* [rows], x_stride apart, act */
+    int64_t x_stride;
+    int32_t *group_rows; /* [n_experts + 1] first place of each expert */
+    int32_t *place;      /* [rows][top_k] */
+    void *y;             /* [rows * top_k][dim] act */
+} fl_moe_permute_args;
+
+fl_err fl_moe_permute_validate(const fl_moe_permute_args *a);
+fl_cost fl_moe_permute_cost(const fl_moe_permute_args *a);
+
+#endif

@@ -1,0 +1,35 @@
+/* The op table: what a backend must be able to do, and nothing else. One line in oplist.inc registers an op:
+ * its slot here, its cost on the counting backend, its check and benchmark. `ls src/op/x` is all about op x:
+ *   x.h         formula, shapes, limits, tolerance with its reason, cost
+ *   x.c         validation and cost (shared by all backends)
+ *   x_ref.c     the definition, in double precision, obvious and never optimised
+ *   x_avx512.c, x_avx2.c   the fast versions; x_cpu.c where one portable version serves both
+ *   x_check.c   seeded cases that check and time every backend against x_ref.c
+ *
+ * Conventions for all args structs: plain data, pointers borrowed for the call, row-major, strides in
+ * elements, no aliasing between inputs and outputs unless said. "act" is the backend's activation format
+ * (fl_backend.act_dtype): f32 on reference and avx2, bf16 on avx512. */
+#ifndef FL_OP_OP_H
+#define FL_OP_OP_H
+
+#include "op/attn_absorbed/attn_absorbed.h"
+#include "op/attn_prefill/attn_prefill.h"
+#include "op/embed/embed.h"
+#include "op/kv_read/kv_read.h"
+#include "op/kv_write/kv_write.h"
+#include "op/matmul/matmul.h"
+#include "op/matmul_head/matmul_head.h"
+#include "op/moe_combine/moe_combine.h"
+#include "op/moe_permute/moe_permute.h"
+#include "op/moe_route/moe_route.h"
+#include "op/rmsnorm/rmsnorm.h"
+#include "op/rope/rope.h"
+#include "op/weight_pack/weight_pack.h"
+
+typedef struct fl_op_table {
+#define X(op) fl_err (*op)(fl_backend *, const fl_##op##_args *);
+#include "op/oplist.inc"
+#undef X
+} fl_op_table;
+
+#endif

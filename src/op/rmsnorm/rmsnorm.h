@@ -1,0 +1,25 @@
+/* rmsnorm: x += delta (if delta); y = x / sqrt(mean(x^2) + eps) * gamma (if gamma), in act format or f32.
+ * The residual stream stays f32; the sum of squares is taken in at least f32 with a fixed order, so a row's
+ * result does not depend on the other rows. Residual entries reach 1e4: squares must not overflow f16, f32 is
+ * enough. Tolerance: f32 output 4e-6 relative to the row's largest |y| (sum order), bf16 output one bf16
+ * rounding (2^-8). */
+#ifndef FL_OP_RMSNORM_H
+#define FL_OP_RMSNORM_H
+
+#include "op/op_types.h"
+
+typedef struct fl_rmsnorm_args {
+    float *x; /* [rows], x_stride apart; updated in place when delta is set, else only read */
+    int64_t x_stride;
+    const float *delta; /* [rows][dim] or NULL */
+    const float *gamma; /* [dim] or NULL */
+    float eps;
+    int32_t rows, dim;
+    void *y; /* [rows], y_stride apart, act */
+    int64_t y_stride;
+} fl_rmsnorm_args;
+
+fl_err fl_rmsnorm_validate(const fl_rmsnorm_args *a);
+fl_cost fl_rmsnorm_cost(const fl_rmsnorm_args *a);
+
+#endif
