@@ -1,0 +1,33 @@
+/* moe_combine, AVX-512: one pass over a row's columns, all slots in registers; bound by memory traffic. */
+#include "backend/backend.h"
+#include "op/op_kernels.h"
+#include "op/vec_avx512.h"
+
+enum { ROWS_PER_TASK = 16 };
+
+static void combine_rows(void *context, int32_t task, int32_t worker) {
+    (void)worker;
+    const fl_moe_combine_args *a = context;
+    fl_span rows = fl_span_of_task(task, ROWS_PER_TASK, a->rows);
+    for (int64_t r = rows.first; r < rows.end; r++) {
+        const int32_t *place = a->place + r * a->top_k;
+        const float *weights = a->weights + r * a->top_k;
+        for (int32_t i = 0; i < a->dim; i += 16) {
+            __mmask16 lanes = fl_lanes_avx512(i, a->dim);
+            __m512 sum =
+                a->shared ? _mm512_maskz_loadu_ps(lanes, a->shared + r * a->dim + i) : _mm512_setzero_ps();
+            for (int32_t s = 0; s < a->top_k; s++) {
+                __m512 term = _mm512_maskz_loadu_ps(lanes, a->y + (int64_t)place[s] * a->dim + i);
+                sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[s]), term, sum);
+            }
+            _mm512_mask_storeu_ps(a->out + r * a->dim + i, lanes, sum);
+        }
+    }
+}
+
+fl_err fl_moe_combine_avx512(fl_backend *be, const fl_moe_combine_args *a) {
+    FL_TRY(fl_moe_combine_validate(a));
+    fl_moe_combine_args copy = *a;
+    fl_pool_run(be->pool, fl_span_tasks(a->rows, ROWS_PER_TASK), combine_rows, &copy);
+    return FL_ERR_OK;
+}
