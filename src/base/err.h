@@ -24,7 +24,14 @@ const char *fl_err_place(void);
  * 78 config. */
 int fl_err_exit_code(fl_err code);
 
-#define FL_FAIL(code, ...) fl_err_set((code), __FILE__, __LINE__, __VA_ARGS__)
+/* Returns its first argument. Through it compilers and analysers see that a failure's code is not FL_ERR_OK. */
+static inline fl_err fl_err_same(fl_err code, fl_err recorded) {
+    (void)recorded;
+    return code;
+}
+
+/* `code` is evaluated twice. */
+#define FL_FAIL(code, ...) fl_err_same((code), fl_err_set((code), __FILE__, __LINE__, __VA_ARGS__))
 
 #define FL_TRY(expression)                                                                                   \
     do {                                                                                                     \
