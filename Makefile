@@ -1,0 +1,48 @@
+# The short names; CMake and Ninja do the work in build/. CONTRIBUTING.md says what to run when.
+BUILD := build
+MODEL := $(BUILD)/models/spark-66m
+PREFIX ?= /usr/local
+SECONDS_EACH := $(or $(SECONDS),20)
+
+.PHONY: all build run test check san fuzz nightly install clean
+all: build
+
+# Build everything and unpack the bundled model.
+build:
+	@script/setup.sh build
+	@cmake -G Ninja -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	@cmake --build $(BUILD)
+
+# Ask the bundled model about the bundled document.
+run: build
+	@script/demo.sh $(BUILD)
+
+# All tests; the last line is the sum.
+test: build
+	@script/test.sh $(BUILD)
+
+# Layers, sizes, names, format, clang-tidy, bytes tracked.
+check: build
+	@script/setup.sh check
+	@script/check.sh $(BUILD)
+
+# Unit tests, op checks and fuzz corpora under ASan + UBSan; pool and queues under TSan.
+san:
+	@script/setup.sh build san
+	@script/san.sh
+
+# Every fuzz target for SECONDS (20) each.
+fuzz:
+	@script/setup.sh build san
+	@script/fuzz.sh $(SECONDS_EACH)
+
+# What takes too long for every change.
+nightly:
+	@script/setup.sh build check san
+	@script/nightly.sh
+
+install: build
+	@DESTDIR=$(DESTDIR) cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf build build-*
