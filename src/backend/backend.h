@@ -30,7 +30,8 @@ struct fl_backend {
     void (*close)(fl_backend *be);
 };
 
-/* Opens "auto", "avx512", "avx2", "reference" or "count" with n_threads (0 = one for each CPU this process
+/* Opens "auto", "avx512", "avx2", "reference", "count" (counts for the formats of "auto") or "count:NAME"
+ * (for those of NAME, whether or not this CPU can run it) with n_threads (0 = one for each CPU this process
  * may use). FL_ERR_DEVICE: this CPU lacks the instructions (detail names them). FL_ERR_INVALID: unknown name.
  */
 fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out);

@@ -8,7 +8,12 @@
  *
  * Conventions for all args structs: plain data, pointers borrowed for the call, row-major, strides in
  * elements, no aliasing between inputs and outputs unless said. "act" is the backend's activation format
- * (fl_backend.act_dtype): f32 on reference and avx2, bf16 on avx512. */
+ * (fl_backend.act_dtype): f32 on reference and avx2, bf16 on avx512.
+ *
+ * fl_x_validate looks at shapes, strides and the host-made descriptors (w, seqs) only, so that it also serves
+ * the counting backend, which has no data. Index arrays (ids, group_rows, place) are checked by a second
+ * function where an op has them, which the other backends call as well. fl_x_cost holds for valid arguments.
+ */
 #ifndef FL_OP_OP_H
 #define FL_OP_OP_H
 

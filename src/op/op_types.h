@@ -11,7 +11,8 @@
 typedef struct fl_backend fl_backend;
 
 /* What one call costs, as the counting backend adds it up. Bytes are memory traffic if every operand is read
- * or written once; flops count a multiply-add as 2. */
+ * or written once, act and packed weights counted at 2 bytes an element on every backend; flops count a
+ * multiply-add as 2, exponentials and comparisons as 0. */
 typedef struct fl_cost {
     double flops;
     double bytes;
@@ -19,6 +20,12 @@ typedef struct fl_cost {
 
 /* One KV page holds this many tokens. */
 enum { FL_KV_PAGE_TOKENS = 64 };
+
+/* Largest dimension of an attention head or a latent, in every attention op. */
+enum { FL_ATTN_HEAD_DIM_MAX = 1024 };
+
+/* Most experts a layer may route to. */
+enum { FL_MOE_EXPERTS_MAX = 1024 };
 
 /* A weight matrix W[n][k] (y = x W^T) in the backend's own layout, made by weight_pack. */
 typedef struct fl_weight {

@@ -8,7 +8,10 @@
  * beside it or how prefill was chunked. Every row sees at least key 0, so l > 0 after the last split.
  * Tolerance (per output, relative to max |v| of the row's head): 1e-5 for f32 act; 2e-2 for bf16 act, where P
  * is rounded to bf16 before PV (2^-9 a weight) and the output once more. Head shapes: 192/128, 96/64 (nope +
- * rope / v) fast on avx512; others refused by name there; reference takes all. */
+ * rope / v) fast on avx512; others refused by name there; reference takes all. Cost: flops 2 (visible pairs)
+ * n_heads (nope_dim
+ * + rope_dim + v_dim); bytes each key and row once, and the state read unless `first`, written unless `last`.
+ */
 #ifndef FL_OP_ATTN_PREFILL_H
 #define FL_OP_ATTN_PREFILL_H
 

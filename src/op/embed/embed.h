@@ -1,5 +1,5 @@
 /* embed: x[r][:] = table[ids[r]][:], widened to f32: the start of the residual stream. Exact, so checked
- * bitwise. */
+ * bitwise. Cost: bytes rows (dim (table + 4) + 4). */
 #ifndef FL_OP_EMBED_H
 #define FL_OP_EMBED_H
 
@@ -14,6 +14,7 @@ typedef struct fl_embed_args {
     float *x; /* [rows][dim] */
 } fl_embed_args;
 
+fl_err fl_embed_validate_ids(const fl_embed_args *a);
 fl_err fl_embed_validate(const fl_embed_args *a);
 fl_cost fl_embed_cost(const fl_embed_args *a);
 

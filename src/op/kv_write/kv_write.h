@@ -1,6 +1,6 @@
 /* kv_write: stores the rows' latents (normalised, before gamma) and rotated k_pe in their pages, in the
  * pool's format (bf16: round to nearest even; f32: as is). Everything later is read as stored. Exact, checked
- * bitwise. */
+ * bitwise. Cost: bytes rows (latent_dim + rope_dim) (act + kv). */
 #ifndef FL_OP_KV_WRITE_H
 #define FL_OP_KV_WRITE_H
 

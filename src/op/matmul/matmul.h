@@ -3,7 +3,7 @@
  * row's result is the same bits in any batch (contract 1; tested). Epilogues: f32, rounded to act, or SwiGLU:
  *   y[r][j] = silu(u[j]) * u[n/2 + j], u = x W^T in f32, silu(t) = t / (1 + exp(-t)); rounded to act.
  * Tolerance: |error| <= k * 2^-24 * sum|x w| for f32; one act rounding more for act; SwiGLU 1e-5 relative
- * more. */
+ * more. Cost: flops 2 rows n k; bytes min(n_groups, rows) n k w + rows (k act + outputs). */
 #ifndef FL_OP_MATMUL_H
 #define FL_OP_MATMUL_H
 
@@ -17,13 +17,15 @@ typedef struct fl_matmul_args {
     const fl_weight *w; /* [n_groups], all of the same n and k */
     int32_t n_groups;
     const int32_t *group_rows; /* [n_groups + 1]: group g owns rows group_rows[g] .. group_rows[g + 1] - 1;
-                                  NULL = one group with all rows */
+                                  first 0, not decreasing, last `rows`; NULL = one
+                                  group with all rows */
     int32_t rows;
     fl_matmul_out out;
     void *y; /* [rows], y_stride apart; n (SwiGLU: n/2) wide */
     int64_t y_stride;
 } fl_matmul_args;
 
+fl_err fl_matmul_validate_groups(const fl_matmul_args *a);
 fl_err fl_matmul_validate(const fl_matmul_args *a);
 fl_cost fl_matmul_cost(const fl_matmul_args *a);
 

@@ -1,13 +1,13 @@
 /* moe_permute: orders the (row, slot) pairs by expert, stably, and gathers their rows:
  *   y[place[r][s]][:] = x[r][:], place counts pairs of smaller experts, then of smaller (r, s). Exact,
- * checked bitwise. */
+ * checked bitwise. Cost: bytes rows (dim act + top_k (dim act + 8)) + 4 (n_experts + 1). */
 #ifndef FL_OP_MOE_PERMUTE_H
 #define FL_OP_MOE_PERMUTE_H
 
 #include "op/op_types.h"
 
 typedef struct fl_moe_permute_args {
-    const int32_t *ids; /* [rows][top_k] expert of each slot */
+    const int32_t *ids; /* [rows][top_k] expert of each slot, 0 <= id < n_experts */
     int32_t rows, top_k, n_experts, dim;
     const void *x; /* [rows], x_stride apart, act */
     int64_t x_stride;
@@ -16,6 +16,7 @@ typedef struct fl_moe_permute_args {
     void *y;             /* [rows * top_k][dim] act */
 } fl_moe_permute_args;
 
+fl_err fl_moe_permute_validate_ids(const fl_moe_permute_args *a);
 fl_err fl_moe_permute_validate(const fl_moe_permute_args *a);
 fl_cost fl_moe_permute_cost(const fl_moe_permute_args *a);
 

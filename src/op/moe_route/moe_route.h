@@ -4,7 +4,10 @@
  * largest c; the topk_group best groups stay, experts outside count as -inf (not 0: c may be negative). ids =
  * the k largest c, largest first, ties to the smaller id; weight = s[id]; normalize: weight /= sum + 1e-20;
  * then weight *= factor (deepseek_v2 without normalisation alike). Tolerance: weights 1e-5 relative; ids
- * equal unless the decisive scores are closer than 1e-5 (checks use separated scores). */
+ * equal unless the decisive scores are closer than 1e-5 (checks use separated scores).
+ * Limits: n_experts <= FL_MOE_EXPERTS_MAX; top_k <= n_experts, and <= top_groups groups' experts; at least
+ * two experts a group for noaux_tc. Cost: flops 2 rows n_experts dim; bytes rows (dim act + 8 top_k) + 4
+ * n_experts (dim + 1 with bias). */
 #ifndef FL_OP_MOE_ROUTE_H
 #define FL_OP_MOE_ROUTE_H
 

@@ -3,7 +3,8 @@
  * table[r][i].sin. The table holds one rotation a row (made in double by the engine: positions and YaRN are
  * its business). For queries `scale` is softmax_scale * log2(e): all attention scores in firstlight are
  * exponents of 2. For k_pe scale is 1. Tolerance: 2e-6 relative to the pair's norm for f32, one bf16 rounding
- * (2^-8) for bf16. */
+ * (2^-8) for bf16. Cost: flops rows n_heads (nope_dim + 4 rope_dim); bytes rows (n_heads (nope_dim +
+ * rope_dim) (4 + act) + 4 rope_dim). */
 #ifndef FL_OP_ROPE_H
 #define FL_OP_ROPE_H
 

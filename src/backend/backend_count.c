@@ -1,0 +1,65 @@
+/* The counting backend: an op checks its arguments and adds its cost; no data is read or written, so a whole
+ * model can be "run" with address space in place of memory. */
+#include "backend/backend_count.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/memory_map.h"
+
+#define X(op)                                                                                                \
+    static fl_err count_##op(fl_backend *be, const fl_##op##_args *a) {                                      \
+        fl_count *count = be->state;                                                                         \
+        FL_TRY(fl_##op##_validate(a));                                                                       \
+        fl_cost cost = fl_##op##_cost(a);                                                                    \
+        count->op.flops += cost.flops;                                                                       \
+        count->op.bytes += cost.bytes;                                                                       \
+        count->total.flops += cost.flops;                                                                    \
+        count->total.bytes += cost.bytes;                                                                    \
+        return FL_ERR_OK;                                                                                    \
+    }
+#include "op/oplist.inc"
+#undef X
+
+const fl_op_table fl_op_table_count = {
+#define X(op) .op = count_##op,
+#include "op/oplist.inc"
+#undef X
+};
+
+static fl_err count_alloc(fl_backend *be, int64_t bytes, void **out) {
+    return fl_memory_map(be->name, bytes, FL_MEMORY_ADDRESSES, out);
+}
+
+static void count_close(fl_backend *be) {
+    free(be->state);
+    free(be);
+}
+
+fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
+    fl_backend *be = calloc(1, sizeof *be);
+    if (!be) return FL_FAIL(FL_ERR_NOMEM, "count backend");
+    *be = (fl_backend){.name = "count",
+                       .op = &fl_op_table_count,
+                       .act_dtype = like->act_dtype,
+                       .layout = like->layout,
+                       .kv_f32 = like->kv_f32,
+                       .state = calloc(1, sizeof(fl_count)),
+                       .alloc = count_alloc,
+                       .free = fl_memory_unmap,
+                       .close = count_close};
+    if (!be->state) {
+        count_close(be);
+        return FL_FAIL(FL_ERR_NOMEM, "count backend");
+    }
+    *out = be;
+    return FL_ERR_OK;
+}
+
+const fl_count *fl_backend_count(const fl_backend *be) {
+    return be->state;
+}
+
+void fl_backend_count_reset(fl_backend *be) {
+    memset(be->state, 0, sizeof(fl_count));
+}

@@ -1,0 +1,123 @@
+/* CPU backends: one table of kinds, fastest first, the first this CPU can run is "auto". */
+#include "backend/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend_count.h"
+#include "backend/cpuid.h"
+#include "backend/memory_map.h"
+
+typedef struct cpu_kind {
+    const char *name;
+    fl_cpu_set needs;
+    const fl_op_table *op;
+    fl_dtype act_dtype;
+    fl_weight_layout layout;
+    bool kv_f32;
+    fl_err (*open_state)(fl_backend *be); /* sets be->state; NULL = none */
+    void (*close_state)(fl_backend *be);  /* takes a half-built state; NULL = none */
+} cpu_kind;
+
+/* The one place that names CPU backends. A new one adds a line here and in `names`. */
+static const cpu_kind kinds[] = {
+    {"reference",
+     FL_CPU_NONE,
+     &fl_op_table_reference,
+     FL_DTYPE_F32,
+     {FL_DTYPE_F32, 1, 1, 1},
+     true,
+     NULL,
+     NULL},
+};
+static const char *const names[] = {"reference", "count", NULL};
+
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+_Static_assert(sizeof names / sizeof *names == N_KINDS + 2, "names lists every kind, count and NULL");
+
+typedef struct cpu_backend {
+    fl_backend base; /* first: a fl_backend * is cast back in close */
+    const cpu_kind *kind;
+} cpu_backend;
+
+const char *const *fl_backend_names(void) {
+    return names;
+}
+
+static const cpu_kind *find_kind(const char *name) {
+    for (size_t i = 0; i < N_KINDS; i++) {
+        bool wanted = strcmp(name, "auto") == 0 ? fl_cpu_has(kinds[i].needs, NULL, 0)
+                                                : strcmp(name, kinds[i].name) == 0;
+        if (wanted) return &kinds[i];
+    }
+    return NULL;
+}
+
+bool fl_backend_available(const char *name) {
+    const cpu_kind *kind = find_kind(name);
+    return kind ? fl_cpu_has(kind->needs, NULL, 0) : strcmp(name, "count") == 0;
+}
+
+static fl_err cpu_alloc(fl_backend *be, int64_t bytes, void **out) {
+    return fl_memory_map(be->name, bytes, FL_MEMORY_RESERVED, out);
+}
+
+static void cpu_close(fl_backend *be) {
+    cpu_backend *cpu = (cpu_backend *)be;
+    if (cpu->kind->close_state) cpu->kind->close_state(be);
+    fl_pool_close(be->pool);
+    free(cpu);
+}
+
+/* A hole in a table is a bug of this build; better found at start than in the middle of a request. */
+static fl_err require_all_ops(const char *backend, const fl_op_table *table) {
+#define X(op)                                                                                                \
+    if (!table->op) return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s lacks the op " #op, backend);
+#include "op/oplist.inc"
+#undef X
+    return FL_ERR_OK;
+}
+
+static fl_err open_kind(const cpu_kind *kind, int32_t n_threads, fl_backend **out) {
+    char missing[128];
+    if (!fl_cpu_has(kind->needs, missing, sizeof missing))
+        return FL_FAIL(FL_ERR_DEVICE, "backend %s: this CPU lacks %s", kind->name, missing);
+    FL_TRY(require_all_ops(kind->name, kind->op));
+    cpu_backend *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) return FL_FAIL(FL_ERR_NOMEM, "backend %s", kind->name);
+    cpu->kind = kind;
+    cpu->base = (fl_backend){.name = kind->name,
+                             .op = kind->op,
+                             .act_dtype = kind->act_dtype,
+                             .layout = kind->layout,
+                             .kv_f32 = kind->kv_f32,
+                             .alloc = cpu_alloc,
+                             .free = fl_memory_unmap,
+                             .close = cpu_close};
+    fl_err err;
+    FL_TRY_GOTO(fl_pool_open(n_threads, &cpu->base.pool));
+    if (kind->open_state) FL_TRY_GOTO(kind->open_state(&cpu->base));
+    *out = &cpu->base;
+    return FL_ERR_OK;
+fail:
+    cpu_close(&cpu->base);
+    return err;
+}
+
+fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out) {
+    static const char count[] = "count";
+    const size_t prefix = sizeof count - 1;
+    bool counts = strncmp(name, count, prefix) == 0 && (name[prefix] == ':' || name[prefix] == 0);
+    const char *kind_name = !counts ? name : name[prefix] == ':' ? name + prefix + 1 : "auto";
+    const cpu_kind *kind = find_kind(kind_name);
+    if (!kind)
+        return FL_FAIL(FL_ERR_INVALID,
+                       "backend '%s' is unknown; this build has auto, reference, avx512, avx2, count", name);
+    if (!counts) return open_kind(kind, n_threads, out);
+    fl_backend like = {.act_dtype = kind->act_dtype, .layout = kind->layout, .kv_f32 = kind->kv_f32};
+    return fl_backend_open_count(&like, out);
+}
+
+void fl_backend_close(fl_backend *be) {
+    if (be) be->close(be);
+}

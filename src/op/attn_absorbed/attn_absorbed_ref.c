@@ -1,0 +1,53 @@
+#include "op/attn_absorbed/attn_absorbed.h"
+
+#include <math.h>
+
+#include "op/act.h"
+#include "op/ref.h"
+
+/* Key t of a timeline as stored, widened: [latent | k_pe]. */
+static void load_key(const fl_attn_absorbed_args *a, const fl_kv_rows *seq, int32_t t, float *key) {
+    const fl_kv_layer *kv = &a->kv;
+    const uint8_t *piece = fl_kv_piece(kv, seq->pages[t / FL_KV_PAGE_TOKENS]);
+    int32_t slot = t % FL_KV_PAGE_TOKENS, k_pe = FL_KV_PAGE_TOKENS * kv->latent_dim + slot * kv->rope_dim;
+    for (int32_t j = 0; j < kv->latent_dim; j++)
+        key[j] = fl_act_load(piece, kv->dtype, slot * kv->latent_dim + j);
+    for (int32_t j = 0; j < kv->rope_dim; j++)
+        key[kv->latent_dim + j] = fl_act_load(piece, kv->dtype, k_pe + j);
+}
+
+/* Two passes over the keys: the largest score, then the sums. */
+static void attend_head(const fl_attn_absorbed_args *a, const fl_kv_rows *seq, int32_t i, int32_t h) {
+    float key[2 * FL_ATTN_HEAD_DIM_MAX];
+    double o[FL_ATTN_HEAD_DIM_MAX] = {0}, m = -INFINITY, l = 0;
+    int32_t latent_dim = a->kv.latent_dim, key_dim = latent_dim + a->kv.rope_dim;
+    int64_t index = (int64_t)(seq->row + i) * a->n_heads + h;
+    const float *q = (const float *)a->q + index * key_dim;
+    for (int32_t t = 0; t <= seq->pos + i; t++) {
+        load_key(a, seq, t, key);
+        m = fmax(m, fl_ref_dot(q, key, key_dim));
+    }
+    for (int32_t t = 0; t <= seq->pos + i; t++) {
+        load_key(a, seq, t, key);
+        double p = exp2(fl_ref_dot(q, key, key_dim) - m);
+        l += p;
+        for (int32_t j = 0; j < latent_dim; j++) o[j] += p * (double)key[j];
+    }
+    for (int32_t j = 0; j < latent_dim; j++) ((float *)a->out)[index * latent_dim + j] = (float)(o[j] / l);
+    if (a->lse) a->lse[index] = (float)(m + log2(l));
+}
+
+static void attend_row_head(void *context, int32_t task, int32_t worker) {
+    (void)worker;
+    const fl_attn_absorbed_args *a = context;
+    int32_t i = task / a->n_heads, s = 0;
+    for (; i >= a->seqs[s].n_rows; s++) i -= a->seqs[s].n_rows;
+    attend_head(a, &a->seqs[s], i, task % a->n_heads);
+}
+
+fl_err fl_attn_absorbed_ref(fl_backend *be, const fl_attn_absorbed_args *a) {
+    FL_TRY(fl_attn_absorbed_validate(a));
+    fl_attn_absorbed_args args = *a;
+    fl_pool_run(be->pool, a->rows * a->n_heads, attend_row_head, &args);
+    return FL_ERR_OK;
+}

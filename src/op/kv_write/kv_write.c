@@ -1,0 +1,18 @@
+#include "op/kv_write/kv_write.h"
+
+#include "op/validate.h"
+
+fl_err fl_kv_write_validate(const fl_kv_write_args *a) {
+    const char *op = "kv_write";
+    FL_TRY(fl_kv_layer_validate(op, &a->kv));
+    FL_TRY(fl_need_stride(op, "latent_stride", a->latent_stride, a->kv.latent_dim));
+    FL_TRY(fl_need_stride(op, "k_pe_stride", a->k_pe_stride, a->kv.rope_dim));
+    return fl_kv_rows_validate(op, a->seqs, a->n_seqs, INT32_MAX);
+}
+
+fl_cost fl_kv_write_cost(const fl_kv_write_args *a) {
+    double rows = 0, width = (double)a->kv.latent_dim + a->kv.rope_dim;
+    for (int32_t i = 0; i < a->n_seqs; i++) rows += a->seqs[i].n_rows;
+    return (fl_cost){.flops = 0,
+                     .bytes = rows * width * (FL_COST_ACT_BYTES + (double)fl_dtype_bytes(a->kv.dtype))};
+}

@@ -1,0 +1,34 @@
+#include "op/matmul/matmul.h"
+
+#include "op/validate.h"
+
+fl_err fl_matmul_validate(const fl_matmul_args *a) {
+    const char *op = "matmul";
+    FL_TRY(fl_need_count(op, "rows", a->rows));
+    FL_TRY(fl_need_range(op, "n_groups", a->n_groups, 1, FL_OP_DIM_MAX));
+    FL_TRY(fl_weights_validate(op, a->w, a->n_groups));
+    FL_TRY(fl_need_range(op, "out", (int64_t)a->out, FL_MATMUL_F32, FL_MATMUL_SWIGLU));
+    FL_TRY(fl_need_stride(op, "x_stride", a->x_stride, a->w[0].k));
+    if (a->out != FL_MATMUL_SWIGLU) return fl_need_stride(op, "y_stride", a->y_stride, a->w[0].n);
+    FL_TRY(fl_need_multiple(op, "w[].n", a->w[0].n, 2));
+    return fl_need_stride(op, "y_stride", a->y_stride, a->w[0].n / 2);
+}
+
+fl_err fl_matmul_validate_groups(const fl_matmul_args *a) {
+    const char *op = "matmul";
+    if (!a->group_rows) return fl_need_range(op, "n_groups without group_rows", a->n_groups, 1, 1);
+    FL_TRY(fl_need_range(op, "group_rows[0]", a->group_rows[0], 0, 0));
+    for (int32_t g = 0; g < a->n_groups; g++)
+        FL_TRY(fl_need_range(op, "group_rows[]", a->group_rows[g + 1], a->group_rows[g], a->rows));
+    return fl_need_range(op, "group_rows[n_groups]", a->group_rows[a->n_groups], a->rows, a->rows);
+}
+
+fl_cost fl_matmul_cost(const fl_matmul_args *a) {
+    double rows = a->rows, n = a->w[0].n, k = a->w[0].k;
+    double groups = a->n_groups < a->rows ? a->n_groups : a->rows; /* a group without rows is not read */
+    double y_row = a->out == FL_MATMUL_F32   ? n * sizeof(float)
+                   : a->out == FL_MATMUL_ACT ? n * FL_COST_ACT_BYTES
+                                             : n / 2 * FL_COST_ACT_BYTES;
+    return (fl_cost){.flops = 2 * rows * n * k,
+                     .bytes = groups * n * k * FL_COST_WEIGHT_BYTES + rows * (k * FL_COST_ACT_BYTES + y_row)};
+}

@@ -1,0 +1,30 @@
+#include "op/validate.h"
+
+fl_err fl_kv_layer_validate(const char *op, const fl_kv_layer *kv) {
+    FL_TRY(fl_need_range(op, "kv.latent_dim", kv->latent_dim, 1, FL_ATTN_HEAD_DIM_MAX));
+    FL_TRY(fl_need_range(op, "kv.rope_dim", kv->rope_dim, 1, FL_ATTN_HEAD_DIM_MAX));
+    if (kv->dtype != FL_DTYPE_F32 && kv->dtype != FL_DTYPE_BF16)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: kv.dtype is %d, must be F32 or BF16", op, (int)kv->dtype);
+    return fl_need_stride(op, "kv.page_stride_bytes", kv->page_stride_bytes, fl_kv_piece_bytes(kv));
+}
+
+fl_err fl_kv_rows_validate(const char *op, const fl_kv_rows *seqs, int32_t n_seqs, int32_t rows) {
+    FL_TRY(fl_need_count(op, "n_seqs", n_seqs));
+    for (int32_t i = 0; i < n_seqs; i++) {
+        const fl_kv_rows *s = &seqs[i];
+        FL_TRY(fl_need_range(op, "seqs[].n_rows", s->n_rows, 1, rows));
+        FL_TRY(fl_need_range(op, "seqs[].row", s->row, 0, rows - s->n_rows));
+        FL_TRY(fl_need_range(op, "seqs[].pos", s->pos, 0, INT32_MAX - s->n_rows));
+    }
+    return FL_ERR_OK;
+}
+
+fl_err fl_weights_validate(const char *op, const fl_weight *w, int32_t n_weights) {
+    FL_TRY(fl_need_range(op, "w[].n", w[0].n, 1, FL_OP_DIM_MAX));
+    FL_TRY(fl_need_range(op, "w[].k", w[0].k, 1, FL_OP_DIM_MAX));
+    for (int32_t i = 1; i < n_weights; i++) {
+        FL_TRY(fl_need_range(op, "w[].n", w[i].n, w[0].n, w[0].n));
+        FL_TRY(fl_need_range(op, "w[].k", w[i].k, w[0].k, w[0].k));
+    }
+    return FL_ERR_OK;
+}
