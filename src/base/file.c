@@ -30,7 +30,7 @@ bool fl_file_exists(const char *dir, const char *name) {
     return exists;
 }
 
-static fl_err open_regular(const char *dir, const char *name, int *fd, size_t *n_bytes) {
+fl_err fl_file_open(const char *dir, const char *name, int *fd, size_t *n_bytes) {
     char *path = NULL;
     FL_TRY(fl_file_path(dir, name, &path));
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -52,7 +52,7 @@ static fl_err open_regular(const char *dir, const char *name, int *fd, size_t *n
         close(*fd);
         return err;
     }
-    *n_bytes = (size_t)st.st_size;
+    if (n_bytes) *n_bytes = (size_t)st.st_size;
     return FL_ERR_OK;
 }
 
@@ -71,7 +71,7 @@ fl_err fl_file_read(const char *dir, const char *name, size_t max_bytes, char **
     int fd = -1;
     size_t size = 0;
     char *text = NULL;
-    FL_TRY(open_regular(dir, name, &fd, &size));
+    FL_TRY(fl_file_open(dir, name, &fd, &size));
     fl_err err;
     if (size > max_bytes) {
         err = FL_FAIL(FL_ERR_DATA, "%s: %zu bytes, at most %zu are accepted", name, size, max_bytes);
@@ -134,7 +134,7 @@ fl_err fl_file_map_open(const char *dir, const char *name, fl_file_map *out) {
     int fd = -1;
     size_t size = 0;
     *out = (fl_file_map){0};
-    FL_TRY(open_regular(dir, name, &fd, &size));
+    FL_TRY(fl_file_open(dir, name, &fd, &size));
     if (size == 0) {
         close(fd);
         return FL_ERR_OK;

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Joins dir and name. *out is malloc'ed and passes to the caller. */
@@ -11,6 +12,10 @@ fl_err fl_file_path(const char *dir, const char *name, char **out);
 
 /* Whether dir/name exists (as anything but a folder). */
 bool fl_file_exists(const char *dir, const char *name);
+
+/* Opens dir/name for reading, a regular file only. The caller closes *fd. *n_bytes (may be NULL) is its size. Errors
+ * as fl_file_read. */
+fl_err fl_file_open(const char *dir, const char *name, int *fd, size_t *n_bytes);
 
 /* Reads dir/name. *bytes is malloc'ed, passes to the caller and has a NUL after *n_bytes. FL_ERR_DATA:
  * missing, not a regular file, or larger than max_bytes. FL_ERR_IO: cannot be read. */
