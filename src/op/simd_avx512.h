@@ -86,4 +86,24 @@ FL_SIMD void fl_simd_transpose(__m512i r[16]) {
     }
 }
 
+/* Puts `n_rows` rows of `n_pairs` bf16 pairs (`stride` elements apart) side by side: out[n_pairs][width], width 8 or
+ * a multiple of 16, 64-byte aligned; lanes beyond n_rows are 0. */
+FL_SIMD void fl_simd_pack_rows(const uint16_t *rows, int64_t stride, int32_t n_rows, int32_t n_pairs,
+                               int32_t width, uint32_t *out) {
+    __mmask16 lanes = width < 16 ? 0xff : 0xffff;
+    for (int32_t p = 0; p < n_pairs; p += 16) {
+        int32_t n = n_pairs - p < 16 ? n_pairs - p : 16;
+        __mmask16 some = (__mmask16)((1u << n) - 1);
+        for (int32_t first = 0; first < width; first += 16) {
+            __m512i r[16];
+            for (int i = 0; i < 16; i++)
+                r[i] = first + i < n_rows
+                           ? _mm512_maskz_loadu_epi32(some, rows + (first + i) * stride + 2 * p)
+                           : _mm512_setzero_si512();
+            fl_simd_transpose(r);
+            for (int i = 0; i < n; i++) _mm512_mask_storeu_epi32(out + (p + i) * width + first, lanes, r[i]);
+        }
+    }
+}
+
 #endif

@@ -99,24 +99,6 @@ static void pack_task(void *context, int32_t task, int32_t worker) {
 
 /* ---- kernels ---- */
 
-/* Q of the task's rows as [qk_pairs][ROWS] pairs; rows beyond n_rows are 0. */
-static void pack_queries(const uint16_t *q, int64_t stride, int32_t n_rows, int32_t qk_pairs, uint32_t *out) {
-    for (int32_t p = 0; p < qk_pairs; p += LANES) {
-        int32_t n = qk_pairs - p < LANES ? qk_pairs - p : LANES;
-        __mmask16 some = (__mmask16)((1u << n) - 1);
-        for (int32_t v = 0; v < VECS; v++) {
-            __m512i r[LANES];
-            for (int i = 0; i < LANES; i++) {
-                int32_t row = v * LANES + i;
-                r[i] = row < n_rows ? _mm512_maskz_loadu_epi32(some, q + row * stride + 2 * p)
-                                    : _mm512_setzero_si512();
-            }
-            fl_simd_transpose(r);
-            for (int i = 0; i < n; i++) _mm512_store_si512(out + (p + i) * ROWS + v * LANES, r[i]);
-        }
-    }
-}
-
 /* scores[KEYS][ROWS] = K Q^T; top[VECS] becomes the larger of itself and each row's largest score. */
 static void score_tile(const uint32_t *keys, const uint32_t *q, int32_t qk_pairs, float *scores,
                        __m512 top[VECS]) {
@@ -247,8 +229,8 @@ static void attend_task(void *context, int32_t task, int32_t worker) {
         top[v] = a->first ? _mm512_set1_ps(FLOOR) : _mm512_load_ps(state + j->v_dim * ROWS + v * LANES);
         sum[v] = _mm512_load_ps(state + (j->v_dim + 1) * ROWS + v * LANES);
     }
-    pack_queries((const uint16_t *)a->q + row0 * q_stride + (int64_t)head * 2 * j->qk_pairs, q_stride, n_rows,
-                 j->qk_pairs, q);
+    const uint16_t *rows = (const uint16_t *)a->q + row0 * q_stride + (int64_t)head * 2 * j->qk_pairs;
+    fl_simd_pack_rows(rows, q_stride, n_rows, j->qk_pairs, ROWS, q);
     for (int32_t t = 0; t < j->key_tiles; t++) {
         int32_t visible = first_sees - t * KEYS; /* keys of this tile that row0 sees */
         if (visible + n_rows - 1 <= 0) break;
