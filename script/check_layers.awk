@@ -16,8 +16,10 @@ BEGIN {
     allow["server"] = "base text sched"
     allow["eval"] = "base text"
     allow["cli"] = "base op backend comm model kv attn plan text engine sched server eval"
-    # Single headers: every op takes its backend as first argument, so ops see that interface (not what implements it).
+    # Single headers: every op takes its backend as first argument and is declared for the op tables, so ops see these
+    # two interfaces (not what implements them).
     may_file["op", "backend/backend.h"] = 1
+    may_file["op", "backend/op_tables.h"] = 1
     for (layer in allow) {
         n = split(allow[layer], part, " ")
         for (i = 1; i <= n; i++) may[layer, part[i]] = 1

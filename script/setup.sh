@@ -8,7 +8,7 @@ packages_of() {
     build) echo gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libjansson-dev libssl-dev libcmocka-dev \
         libzstd-dev ;;
     check) echo clang-14 clang-tidy-14 clang-format-14 git ;;
-    san) echo clang-14 llvm-14 ;;
+    san) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     *) echo "setup.sh: no group '$1'" >&2; exit 2 ;;
     esac
 }
