@@ -14,9 +14,12 @@ enum {
     LANES = 16,
     HALF = 8,
     KEYS = FL_KV_PAGE_TOKENS,
-    QUERIES = 64,     /* the most a task takes */
-    BLOCK = 8,        /* queries of one register block of values */
-    STRIP = 32,       /* latent dimensions of one register block of values */
+    QUERIES = 64, /* the most a task takes */
+    BLOCK = 8,    /* queries of one register block of values */
+    STRIP = 32,   /* latent dimensions of one register block of values */
+    CACHE_LINE = 64,
+    AHEAD = 3,
+    SPLIT_PAGES = FL_ATTN_ABSORBED_SPLIT_TOKENS / FL_KV_PAGE_TOKENS,
     RECORD_TAIL = 16, /* floats after the latent of a partial result: m, l, padding to a cache line */
     LATENT_MAX = 512,
     ROPE_MAX = 64
@@ -29,16 +32,18 @@ typedef struct job {
     const fl_attn_absorbed_args *args;
     int64_t n_queries; /* of all rows */
     int64_t record;    /* floats of one partial result */
+    int32_t run;       /* splits a task takes one after another, so that pages can be fetched ahead */
     float *partials;   /* [splits][n_queries][record]: o as lanes hold it, m, l */
 } job;
 
-/* One task: `width` lanes, of which the first `n` hold queries `query`... of the call. */
+/* One task: a run of splits; `width` lanes, of which the first `n` hold queries `query`... of the call. */
 typedef struct span {
     const fl_kv_rows *seq;
-    int32_t split, width, n;
-    int64_t query;     /* first, in the call */
-    int32_t row, head; /* first, row in the sequence */
-    int32_t n_keys;    /* of the split, that the last query sees */
+    int32_t split, split_end;
+    int32_t width, n;
+    int64_t query;
+    int32_t pos, head; /* of the first query */
+    int32_t n_keys;    /* that the last query sees */
 } span;
 
 typedef struct page {
@@ -54,7 +59,7 @@ typedef struct work {
     _Alignas(64) float top[2 * QUERIES];
     _Alignas(64) float sum[2 * QUERIES];
     _Alignas(64) float scale[2 * QUERIES];
-    _Alignas(64) int32_t seen[2 * QUERIES]; /* keys of the split that the lane sees */
+    _Alignas(64) int32_t seen[2 * QUERIES]; /* keys that the lane sees */
     float *o[QUERIES];                      /* [latent_dim], strip by strip as lanes hold them */
     _Alignas(64) float no_query[LATENT_MAX];
     _Alignas(64) uint16_t padded[KEYS * (LATENT_MAX + ROPE_MAX)]; /* a page that is not full */
@@ -202,36 +207,56 @@ static void weigh_page(int32_t width, work *w) {
 
 /* ---- values ---- */
 
-/* One strip of dimensions, one block of queries: o = o * scale + weights^T values. */
-static void add_strip(const uint16_t *values, int32_t stride, const uint32_t *weights, int32_t width,
-                      const float *scale, float *const o[BLOCK], int32_t at) {
+/* What all blocks of one strip share. */
+typedef struct strip {
+    const uint16_t *values; /* [KEYS] rows, `stride` apart */
+    int32_t stride, width;
+    int32_t at;        /* its place in o */
+    const char *ahead; /* next page's bytes that are fetched meanwhile; NULL = none */
+} strip;
+
+/* One strip of dimensions, one block of queries: o = o * scale + weights^T values. Every key of the strip is
+ * one cache line; AHEAD lines of the next page a pair of keys fetch its latent and k_pe within the page's time. */
+FL_SIMD void add_block(const strip *s, const uint32_t *weights, const float *scale, float *const o[BLOCK],
+                       const bool fetch) {
+    const uint16_t *values = s->values;
+    const char *ahead = s->ahead;
     __m512 low[BLOCK], high[BLOCK];
     for (int i = 0; i < BLOCK; i++) {
         __m512 shrink = _mm512_set1_ps(scale[i]);
-        low[i] = _mm512_mul_ps(shrink, _mm512_load_ps(o[i] + at));
-        high[i] = _mm512_mul_ps(shrink, _mm512_load_ps(o[i] + at + LANES));
+        low[i] = _mm512_mul_ps(shrink, _mm512_load_ps(o[i] + s->at));
+        high[i] = _mm512_mul_ps(shrink, _mm512_load_ps(o[i] + s->at + LANES));
     }
     for (int32_t pair = 0; pair < KEYS / 2; pair++) {
-        __m512i even = _mm512_loadu_si512(values), odd = _mm512_loadu_si512(values + stride);
+        for (int i = 0; fetch && i < AHEAD; i++) _mm_prefetch(ahead + i * CACHE_LINE, _MM_HINT_T1);
+        ahead += AHEAD * CACHE_LINE;
+        __m512i even = _mm512_loadu_si512(values), odd = _mm512_loadu_si512(values + s->stride);
         __m512i pairs_low = _mm512_unpacklo_epi16(even, odd), pairs_high = _mm512_unpackhi_epi16(even, odd);
         for (int i = 0; i < BLOCK; i++) {
             __m512i weight = fl_simd_pair(weights + i);
             low[i] = fl_simd_dot2(low[i], weight, pairs_low);
             high[i] = fl_simd_dot2(high[i], weight, pairs_high);
         }
-        values += 2 * stride;
-        weights += width;
+        values += 2 * s->stride;
+        weights += s->width;
     }
     for (int i = 0; i < BLOCK; i++) {
-        _mm512_store_ps(o[i] + at, low[i]);
-        _mm512_store_ps(o[i] + at + LANES, high[i]);
+        _mm512_store_ps(o[i] + s->at, low[i]);
+        _mm512_store_ps(o[i] + s->at + LANES, high[i]);
     }
 }
 
-static void add_values(const page *pg, int32_t latent, const span *s, work *w) {
-    for (int32_t d = 0; d < latent; d += STRIP)
-        for (int32_t i = 0; i < s->n; i += BLOCK)
-            add_strip(pg->latent + d, latent, w->weights + i, s->width, w->scale + i, w->o + i, d);
+/* Adds a page's values to the o of all queries while the next page (NULL = none) is fetched. */
+static void add_values(const page *pg, int32_t latent, const span *s, const char *next, work *w) {
+    for (int32_t d = 0; d < latent; d += STRIP) {
+        strip st = {.values = pg->latent + d, .stride = latent, .width = s->width, .at = d};
+        if (next) {
+            st.ahead = next + d / STRIP * (KEYS / 2 * AHEAD * CACHE_LINE);
+            add_block(&st, w->weights, w->scale, w->o, true);
+        } else add_block(&st, w->weights, w->scale, w->o, false);
+        for (int32_t i = BLOCK; i < s->n; i += BLOCK)
+            add_block(&st, w->weights + i, w->scale + i, w->o + i, false);
+    }
 }
 
 /* The 32 values of a strip as bf16 in order: unpack had put dimensions 8i..8i+3 low and 8i+4..8i+7 high. */
@@ -257,51 +282,47 @@ static int32_t groups_of(const fl_kv_rows *seq, int32_t n_heads) {
     return (int32_t)(((int64_t)seq->n_rows * n_heads + QUERIES - 1) / QUERIES);
 }
 
+static int32_t tasks_of(const job *j, const fl_kv_rows *seq) {
+    return (splits_of(seq) + j->run - 1) / j->run * groups_of(seq, j->args->n_heads);
+}
+
 /* Which part of the work task number `task` is. */
-static span find_span(const fl_attn_absorbed_args *a, int32_t task) {
-    const fl_kv_rows *seq = a->seqs;
-    int32_t groups = groups_of(seq, a->n_heads);
-    while (task >= splits_of(seq) * groups) {
-        task -= splits_of(seq) * groups;
-        seq++;
-        groups = groups_of(seq, a->n_heads);
-    }
-    int64_t first = (int64_t)(task % groups) * QUERIES, all = (int64_t)seq->n_rows * a->n_heads;
-    span s = {.seq = seq, .split = task / groups, .query = (int64_t)seq->row * a->n_heads + first};
+static span find_span(const job *j, int32_t task) {
+    int32_t n_heads = j->args->n_heads;
+    const fl_kv_rows *seq = j->args->seqs;
+    for (; task >= tasks_of(j, seq); seq++) task -= tasks_of(j, seq);
+    int32_t groups = groups_of(seq, n_heads);
+    int64_t first = (int64_t)(task % groups) * QUERIES, all = (int64_t)seq->n_rows * n_heads;
+    span s = {.seq = seq, .query = (int64_t)seq->row * n_heads + first};
     s.n = (int32_t)(all - first < QUERIES ? all - first : QUERIES);
     s.width = width_of(s.n);
-    s.row = (int32_t)(first / a->n_heads);
-    s.head = (int32_t)(first % a->n_heads);
-    int32_t last_row = (int32_t)((first + s.n - 1) / a->n_heads);
-    s.n_keys = seq->pos + last_row + 1 - s.split * FL_ATTN_ABSORBED_SPLIT_TOKENS;
-    if (s.n_keys > FL_ATTN_ABSORBED_SPLIT_TOKENS) s.n_keys = FL_ATTN_ABSORBED_SPLIT_TOKENS;
+    s.pos = seq->pos + (int32_t)(first / n_heads);
+    s.head = (int32_t)(first % n_heads);
+    s.n_keys = seq->pos + (int32_t)((first + s.n - 1) / n_heads) + 1;
+    s.split = task / groups * j->run;
+    s.split_end = (s.n_keys + FL_ATTN_ABSORBED_SPLIT_TOKENS - 1) / FL_ATTN_ABSORBED_SPLIT_TOKENS;
+    if (s.split_end > s.split + j->run) s.split_end = s.split + j->run;
     return s;
 }
 
-static void start_span(const job *j, const span *s, work *w) {
-    const fl_attn_absorbed_args *a = j->args;
-    int32_t latent = a->kv.latent_dim, dim = latent + a->kv.rope_dim;
-    fl_simd_pack_rows((const uint16_t *)a->q + s->query * dim, dim, s->n, dim / 2, s->width, w->q);
-    float *partial = j->partials + ((int64_t)s->split * j->n_queries + s->query) * j->record;
-    int32_t row = s->row, head = s->head;
+static void start_split(const job *j, const span *s, int32_t split, work *w) {
+    int32_t latent = j->args->kv.latent_dim;
+    float *partial = j->partials + (split * j->n_queries + s->query) * j->record;
     for (int32_t i = 0; i < s->width; i++) {
         w->o[i] = i < s->n ? partial + i * j->record : w->no_query;
         memset(w->o[i], 0, sizeof(float) * (size_t)latent);
-        w->top[i] = w->top[s->width + i] = FLOOR;
-        w->sum[i] = w->sum[s->width + i] = 0;
-        w->seen[i] = w->seen[s->width + i] = s->seq->pos + row + 1 - s->split * FL_ATTN_ABSORBED_SPLIT_TOKENS;
-        if (++head == a->n_heads) {
-            head = 0;
-            row++;
-        }
+    }
+    for (int32_t i = 0; i < 2 * s->width; i++) {
+        w->top[i] = FLOOR;
+        w->sum[i] = 0;
+        w->seen[i] = s->pos + (s->head + i % s->width) / j->args->n_heads + 1;
     }
 }
 
-/* Page `index` of the split. Slots that nobody has written yet may hold anything: they are replaced by 0, since
+/* Page `index` of the timeline. Slots that nobody has written yet may hold anything: they are replaced by 0, since
  * even a weight of 0 does not silence a NaN. */
 static page open_page(const fl_kv_layer *kv, const span *s, int32_t index, work *w) {
-    enum { PAGES = FL_ATTN_ABSORBED_SPLIT_TOKENS / KEYS };
-    const void *piece = fl_kv_piece(kv, s->seq->pages[s->split * PAGES + index]);
+    const void *piece = fl_kv_piece(kv, s->seq->pages[index]);
     page pg = {.latent = piece, .k_pe = (const uint16_t *)piece + KEYS * kv->latent_dim};
     int32_t n_keys = s->n_keys - index * KEYS;
     if (n_keys >= KEYS) return pg;
@@ -314,28 +335,37 @@ static page open_page(const fl_kv_layer *kv, const span *s, int32_t index, work 
     return (page){.latent = latents, .k_pe = k_pes};
 }
 
-static void split_task(void *context, int32_t task, int32_t worker) {
+static void attend_split(const job *j, const span *s, int32_t split, work *w) {
+    const fl_kv_layer *kv = &j->args->kv;
+    int32_t pages = (s->n_keys + KEYS - 1) / KEYS, index = split * SPLIT_PAGES;
+    int32_t run_end = s->split_end * SPLIT_PAGES < pages ? s->split_end * SPLIT_PAGES : pages;
+    start_split(j, s, split, w);
+    for (; index < (split + 1) * SPLIT_PAGES && index < pages; index++) {
+        page pg = open_page(kv, s, index, w);
+        const void *next = index + 1 < run_end ? fl_kv_piece(kv, s->seq->pages[index + 1]) : NULL;
+        if (kv->latent_dim == 128 && kv->rope_dim == 32) score_128_32(&pg, s->width, w);
+        else if (kv->latent_dim == 512 && kv->rope_dim == 64) score_512_64(&pg, s->width, w);
+        else score_any(&pg, kv, s->width, w);
+        if ((index + 1) * KEYS > w->seen[0]) mask_page(w->scores, s->width, w->seen, index * KEYS);
+        raise_top(w->scores, s->width, w->top, w->scale);
+        weigh_page(s->width, w);
+        add_values(&pg, kv->latent_dim, s, next, w);
+    }
+    for (int32_t i = 0; i < s->n; i++) {
+        w->o[i][kv->latent_dim] = w->top[i];
+        w->o[i][kv->latent_dim + 1] = w->sum[i] + w->sum[s->width + i];
+    }
+}
+
+static void attend_task(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const job *j = context;
-    const fl_kv_layer *kv = &j->args->kv;
-    span s = find_span(j->args, task);
+    const fl_attn_absorbed_args *a = j->args;
+    int32_t dim = a->kv.latent_dim + a->kv.rope_dim;
+    span s = find_span(j, task);
     work w;
-    if (s.n_keys <= 0) return;
-    start_span(j, &s, &w);
-    for (int32_t key = 0; key < s.n_keys; key += KEYS) {
-        page pg = open_page(kv, &s, key / KEYS, &w);
-        if (kv->latent_dim == 128 && kv->rope_dim == 32) score_128_32(&pg, s.width, &w);
-        else if (kv->latent_dim == 512 && kv->rope_dim == 64) score_512_64(&pg, s.width, &w);
-        else score_any(&pg, kv, s.width, &w);
-        if (key + KEYS > w.seen[0]) mask_page(w.scores, s.width, w.seen, key);
-        raise_top(w.scores, s.width, w.top, w.scale);
-        weigh_page(s.width, &w);
-        add_values(&pg, kv->latent_dim, &s, &w);
-    }
-    for (int32_t i = 0; i < s.n; i++) {
-        w.o[i][kv->latent_dim] = w.top[i];
-        w.o[i][kv->latent_dim + 1] = w.sum[i] + w.sum[s.width + i];
-    }
+    fl_simd_pack_rows((const uint16_t *)a->q + s.query * dim, dim, s.n, dim / 2, s.width, w.q);
+    for (int32_t split = s.split; split < s.split_end; split++) attend_split(j, &s, split, &w);
 }
 
 enum { MERGE_QUERIES = 4 };
@@ -399,15 +429,25 @@ static fl_err need_shape(const fl_attn_absorbed_args *a) {
     return FL_ERR_OK;
 }
 
+/* Longer runs fetch ahead across splits, but every thread should find several. */
+static int32_t run_of(const fl_attn_absorbed_args *a, int32_t n_threads) {
+    enum { RUN_MAX = 8, RUNS_A_THREAD = 6 };
+    int64_t n = 0;
+    for (int32_t i = 0; i < a->n_seqs; i++)
+        n += (int64_t)splits_of(&a->seqs[i]) * groups_of(&a->seqs[i], a->n_heads);
+    int64_t run = n / ((int64_t)n_threads * RUNS_A_THREAD);
+    return run < 1 ? 1 : run > RUN_MAX ? RUN_MAX : (int32_t)run;
+}
+
 fl_err fl_attn_absorbed_avx512(fl_backend *be, const fl_attn_absorbed_args *a) {
     FL_TRY(fl_attn_absorbed_validate(a));
     FL_TRY(need_shape(a));
     job j = {.args = a, .n_queries = (int64_t)a->rows * a->n_heads, .partials = a->scratch};
     j.record = a->kv.latent_dim + RECORD_TAIL;
+    j.run = run_of(a, fl_pool_threads(be->pool));
     int32_t n_tasks = 0;
-    for (int32_t i = 0; i < a->n_seqs; i++)
-        n_tasks += splits_of(&a->seqs[i]) * groups_of(&a->seqs[i], a->n_heads);
-    fl_pool_run(be->pool, n_tasks, split_task, &j);
+    for (int32_t i = 0; i < a->n_seqs; i++) n_tasks += tasks_of(&j, &a->seqs[i]);
+    fl_pool_run(be->pool, n_tasks, attend_task, &j);
     fl_pool_run(be->pool, (int32_t)((j.n_queries + MERGE_QUERIES - 1) / MERGE_QUERIES), merge_task, &j);
     return FL_ERR_OK;
 }
