@@ -1,5 +1,5 @@
 /* From tokenizer.json's vocabulary, added tokens and merges to the tables. The file's structure is checked before
- * (tokenizer_check.c); here every string and number is. */
+ * (tokenizer_schema.c); here every string and number is. */
 #include <stdlib.h>
 #include <string.h>
 
