@@ -3,7 +3,7 @@
 
 #include "backend/backend.h"
 #include "base/half.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 
 enum { ROWS_PER_TASK = 64 };
 
@@ -31,6 +31,7 @@ static void embed_rows(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_embed_cpu(fl_backend *be, const fl_embed_args *a) {
     FL_TRY(fl_embed_validate(a));
+    FL_TRY(fl_embed_validate_ids(a));
     fl_embed_args copy = *a;
     fl_pool_run(be->pool, fl_span_tasks(a->rows, ROWS_PER_TASK), embed_rows, &copy);
     return FL_ERR_OK;

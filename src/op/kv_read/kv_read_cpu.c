@@ -1,7 +1,7 @@
 /* kv_read, portable: one task a page, bound by memory traffic. */
 #include "backend/backend.h"
 #include "op/op_convert.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 
 typedef struct job {
     const fl_kv_read_args *a;

@@ -1,7 +1,7 @@
 /* kv_write, portable: a conversion and a copy a row, bound by memory traffic. */
 #include "backend/backend.h"
 #include "op/op_convert.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 
 enum { ROWS_PER_TASK = 128 };
 

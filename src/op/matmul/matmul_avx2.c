@@ -4,7 +4,7 @@
 
 #include "backend/backend.h"
 #include "op/matmul/matmul_block_avx2.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 #include "op/vec_avx2.h"
 
 enum { PANELS_PER_TASK = 8, STAGE_ROWS = 96 };
@@ -111,6 +111,7 @@ static void run_piece(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_matmul_avx2(fl_backend *be, const fl_matmul_args *a) {
     FL_TRY(fl_matmul_validate(a));
+    FL_TRY(fl_matmul_validate_groups(a));
     job j = {.a = a, .n = a->w[0].n, .k = a->w[0].k};
     j.n_out = a->out == FL_MATMUL_SWIGLU ? j.n / 2 : j.n;
     j.block_rows = fl_matmul_block_rows_avx2(j.k);

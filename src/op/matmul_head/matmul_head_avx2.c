@@ -3,7 +3,7 @@
 
 #include "backend/backend.h"
 #include "op/matmul/matmul_block_avx2.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 
 enum { STAGE_ROWS = 96 };
 

@@ -1,6 +1,6 @@
 /* moe_combine, AVX2: one pass over a row's columns, all slots in registers; bound by memory traffic. */
 #include "backend/backend.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 #include "op/vec_avx2.h"
 
 enum { ROWS_PER_TASK = 16 };
@@ -25,6 +25,7 @@ static void combine_rows(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_moe_combine_avx2(fl_backend *be, const fl_moe_combine_args *a) {
     FL_TRY(fl_moe_combine_validate(a));
+    FL_TRY(fl_moe_combine_validate_places(a));
     fl_moe_combine_args copy = *a;
     fl_pool_run(be->pool, fl_span_tasks(a->rows, ROWS_PER_TASK), combine_rows, &copy);
     return FL_ERR_OK;

@@ -3,7 +3,7 @@
 
 #include "backend/backend.h"
 #include "op/op_convert.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 
 enum { ROWS_PER_TASK = 32 };
 
@@ -37,6 +37,7 @@ static void gather_rows(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_moe_permute_cpu(fl_backend *be, const fl_moe_permute_args *a) {
     FL_TRY(fl_moe_permute_validate(a));
+    FL_TRY(fl_moe_permute_validate_ids(a));
     sort_pairs(a);
     job j = {a, be->act_dtype};
     fl_pool_run(be->pool, fl_span_tasks(a->rows, ROWS_PER_TASK), gather_rows, &j);

@@ -3,7 +3,7 @@
  * shape, so rows beside it change nothing. Bound by FMA. */
 #include "backend/backend.h"
 #include "op/moe_route/moe_route_select.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 #include "op/vec_avx2.h"
 
 enum { ROWS = 2, EXPERTS = 4 };
@@ -23,13 +23,13 @@ static inline void tile_logits(const fl_moe_route_args *a, const float *x, const
         }
     }
     for (int32_t r = 0; r < n_rows; r++)
-        for (int32_t e = 0; e < n_experts; e++) z[r * FL_MOE_ROUTE_EXPERTS_MAX + e] = fl_sum_avx2(sum[r][e]);
+        for (int32_t e = 0; e < n_experts; e++) z[r * FL_MOE_EXPERTS_MAX + e] = fl_sum_avx2(sum[r][e]);
 }
 
 static void route_rows(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const fl_moe_route_args *a = context;
-    float z[ROWS][FL_MOE_ROUTE_EXPERTS_MAX];
+    float z[ROWS][FL_MOE_EXPERTS_MAX];
     fl_span rows = fl_span_of_task(task, ROWS, a->rows);
     int32_t n_rows = rows.end - rows.first;
     const float *x = (const float *)a->x + rows.first * a->x_stride;
@@ -54,7 +54,6 @@ static void route_rows(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_moe_route_avx2(fl_backend *be, const fl_moe_route_args *a) {
     FL_TRY(fl_moe_route_validate(a));
-    FL_TRY(fl_moe_route_check_size(a));
     fl_moe_route_args copy = *a;
     fl_pool_run(be->pool, fl_span_tasks(a->rows, ROWS), route_rows, &copy);
     return FL_ERR_OK;

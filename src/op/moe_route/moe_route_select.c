@@ -43,9 +43,9 @@ static float group_score(fl_moe_select select, const float *choice, int32_t n) {
 
 /* Puts every expert outside the best groups out of the running. */
 static void limit_groups(const fl_moe_route_args *a, float *choice) {
-    float score[FL_MOE_ROUTE_EXPERTS_MAX];
-    int32_t best[FL_MOE_ROUTE_EXPERTS_MAX], size = a->n_experts / a->n_groups;
-    bool kept[FL_MOE_ROUTE_EXPERTS_MAX] = {false};
+    float score[FL_MOE_EXPERTS_MAX];
+    int32_t best[FL_MOE_EXPERTS_MAX], size = a->n_experts / a->n_groups;
+    bool kept[FL_MOE_EXPERTS_MAX] = {false};
     for (int32_t g = 0; g < a->n_groups; g++) score[g] = group_score(a->select, choice + g * size, size);
     pick_largest(score, a->n_groups, a->top_groups, best);
     for (int32_t i = 0; i < a->top_groups; i++) kept[best[i]] = true;
@@ -54,7 +54,7 @@ static void limit_groups(const fl_moe_route_args *a, float *choice) {
 }
 
 void fl_moe_route_select(const fl_moe_route_args *a, float *logits, int32_t *ids, float *weights) {
-    float choice[FL_MOE_ROUTE_EXPERTS_MAX];
+    float choice[FL_MOE_EXPERTS_MAX];
     score_in_place(a, logits);
     for (int32_t e = 0; e < a->n_experts; e++) choice[e] = logits[e] + (a->bias ? a->bias[e] : 0.0f);
     if (a->select != FL_MOE_GREEDY) limit_groups(a, choice);
@@ -63,10 +63,4 @@ void fl_moe_route_select(const fl_moe_route_args *a, float *logits, int32_t *ids
     for (int32_t s = 0; s < a->top_k; s++) sum += weights[s] = logits[ids[s]];
     float factor = a->normalize ? a->factor / (sum + 1e-20f) : a->factor;
     for (int32_t s = 0; s < a->top_k; s++) weights[s] *= factor;
-}
-
-fl_err fl_moe_route_check_size(const fl_moe_route_args *a) {
-    if (a->n_experts <= FL_MOE_ROUTE_EXPERTS_MAX) return FL_ERR_OK;
-    return FL_FAIL(FL_ERR_UNSUPPORTED, "moe_route: %d experts, at most %d", a->n_experts,
-                   FL_MOE_ROUTE_EXPERTS_MAX);
 }

@@ -4,13 +4,8 @@
 
 #include "op/moe_route/moe_route.h"
 
-enum { FL_MOE_ROUTE_EXPERTS_MAX = 1024 };
-
 /* Scores, limits and picks for one row. logits [n_experts] is overwritten; ids and weights are [top_k]. Ids
  * are always valid, even for NaN logits. */
 void fl_moe_route_select(const fl_moe_route_args *a, float *logits, int32_t *ids, float *weights);
-
-/* Refuses what the fast versions' stack buffers cannot hold. */
-fl_err fl_moe_route_check_size(const fl_moe_route_args *a);
 
 #endif

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "backend/backend.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 #include "op/vec_avx2.h"
 
 enum { ROWS_PER_TASK = 16 };

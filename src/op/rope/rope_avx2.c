@@ -1,7 +1,7 @@
 /* rope, AVX2, f32 out: four pairs a vector, rotated by one fused multiply-add-subtract; bound by memory
  * traffic. */
 #include "backend/backend.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 #include "op/vec_avx2.h"
 
 enum { ROWS_PER_TASK = 16 };

@@ -1,7 +1,7 @@
 /* rope, AVX-512, bf16 out: eight pairs a vector, rotated by one fused multiply-add-subtract; bound by memory
  * traffic. */
 #include "backend/backend.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 #include "op/vec_avx512.h"
 
 enum { ROWS_PER_TASK = 16 };

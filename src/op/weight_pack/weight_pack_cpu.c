@@ -4,7 +4,7 @@
 
 #include "backend/backend.h"
 #include "base/half.h"
-#include "op/op_kernels.h"
+#include "op/span.h"
 
 enum { CHUNK = 512, FEATURES_PER_TASK = 128 };
 
