@@ -35,6 +35,7 @@ typedef struct tile {
     _Alignas(32) float p[KEYS][ROWS]; /* scores, then weights */
     _Alignas(32) float o[DIM_MAX][ROWS];
     _Alignas(32) float m[ROWS], l[ROWS];
+    _Alignas(32) float scale[ROWS];      /* what the sums so far are worth after the current tile's maximum */
     _Alignas(32) int32_t last_key[ROWS]; /* last visible key, counted from the split's first */
     int32_t n_rows, first_row;
 } tile;
@@ -98,14 +99,14 @@ __attribute__((always_inline)) static inline void score_group(const float *key, 
         for (int32_t v = 0; v < vecs; v++) _mm256_store_ps(t->p[i + g] + v * LANES, sum[g][v]);
 }
 
-/* o[c..c+3][:] = scale o + sum over keys in order of value[key][c..c+3] p[key][:]. */
-__attribute__((always_inline)) static inline void value_group(const float *value, int32_t stride,
-                                                              int32_t n_keys, tile *t, int32_t c,
-                                                              const __m256 scale[VECS], int32_t vecs) {
+/* o[c..c+3][:] = scale o + the sum over keys in order of value[key][c..c+3] p[key][:]. */
+__attribute__((always_inline)) static inline void
+value_group(const float *value, int32_t stride, int32_t n_keys, tile *t, int32_t c, int32_t vecs) {
     __m256 sum[GROUP][VECS];
     for (int32_t g = 0; g < GROUP; g++)
         for (int32_t v = 0; v < vecs; v++)
-            sum[g][v] = _mm256_mul_ps(_mm256_load_ps(t->o[c + g] + v * LANES), scale[v]);
+            sum[g][v] =
+                _mm256_mul_ps(_mm256_load_ps(t->o[c + g] + v * LANES), _mm256_load_ps(t->scale + v * LANES));
     for (int32_t i = 0; i < n_keys; i++) {
         __m256 p[VECS];
         for (int32_t v = 0; v < vecs; v++) p[v] = _mm256_load_ps(t->p[i] + v * LANES);
@@ -118,9 +119,9 @@ __attribute__((always_inline)) static inline void value_group(const float *value
         for (int32_t v = 0; v < vecs; v++) _mm256_store_ps(t->o[c + g] + v * LANES, sum[g][v]);
 }
 
-/* Scores to weights for n_keys keys from `first` of the split; returns what earlier sums are worth now. */
+/* Scores to weights for n_keys keys from `first` of the split. */
 __attribute__((always_inline)) static inline void weigh_keys(tile *t, int32_t first, int32_t n_keys,
-                                                             __m256 scale[VECS], int32_t vecs) {
+                                                             int32_t vecs) {
     __m256 top[VECS], sum[VECS];
     __m256i last[VECS];
     for (int32_t v = 0; v < vecs; v++) {
@@ -138,8 +139,9 @@ __attribute__((always_inline)) static inline void weigh_keys(tile *t, int32_t fi
         }
     }
     for (int32_t v = 0; v < vecs; v++) {
-        scale[v] = fl_exp2_avx2(_mm256_sub_ps(_mm256_load_ps(t->m + v * LANES), top[v]));
-        sum[v] = _mm256_mul_ps(_mm256_load_ps(t->l + v * LANES), scale[v]);
+        __m256 scale = fl_exp2_avx2(_mm256_sub_ps(_mm256_load_ps(t->m + v * LANES), top[v]));
+        sum[v] = _mm256_mul_ps(_mm256_load_ps(t->l + v * LANES), scale);
+        _mm256_store_ps(t->scale + v * LANES, scale);
         _mm256_store_ps(t->m + v * LANES, top[v]);
     }
     for (int32_t i = 0; i < n_keys; i++)
@@ -159,11 +161,10 @@ __attribute__((always_inline)) static inline void attend(const job *j, int32_t h
         const float *key = j->keys + (place + first) * j->qk_dim;
         const float *value = j->values + (place + first) * j->v_pad;
         int32_t n_keys = n_seen - first < KEYS ? (n_seen - first + GROUP - 1) / GROUP * GROUP : KEYS;
-        __m256 scale[VECS];
         for (int32_t i = 0; i < n_keys; i += GROUP)
             score_group(key + (int64_t)i * j->qk_dim, j->qk_dim, t, i, vecs);
-        weigh_keys(t, first, n_keys, scale, vecs);
-        for (int32_t c = 0; c < j->v_pad; c += GROUP) value_group(value, j->v_pad, n_keys, t, c, scale, vecs);
+        weigh_keys(t, first, n_keys, vecs);
+        for (int32_t c = 0; c < j->v_pad; c += GROUP) value_group(value, j->v_pad, n_keys, t, c, vecs);
     }
 }
 
