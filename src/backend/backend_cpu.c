@@ -21,6 +21,7 @@ typedef struct cpu_kind {
 
 /* The one place that names CPU backends. A new one adds a line here and in `names`. */
 static const cpu_kind kinds[] = {
+    {"avx2", FL_CPU_AVX2, &fl_op_table_avx2, FL_DTYPE_F32, {FL_DTYPE_BF16, 16, 1, 1}, false, NULL, NULL},
     {"reference",
      FL_CPU_NONE,
      &fl_op_table_reference,
@@ -30,7 +31,7 @@ static const cpu_kind kinds[] = {
      NULL,
      NULL},
 };
-static const char *const names[] = {"reference", "count", NULL};
+static const char *const names[] = {"avx2", "reference", "count", NULL};
 
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 _Static_assert(sizeof names / sizeof *names == N_KINDS + 2, "names lists every kind, count and NULL");
