@@ -27,6 +27,7 @@ static int compare_text(const void *left, const void *right) {
 
 /* Makes `out` hold `n` shards with these names, in order, each once. */
 static fl_err set_names(const char **names, size_t n, fl_shard_set *out) {
+    if (n == 0) return FL_FAIL(FL_ERR_DATA, "%s: names no shard", index_name);
     qsort(names, n, sizeof *names, compare_text);
     size_t n_unique = 0;
     for (size_t i = 0; i < n; i++)
@@ -48,7 +49,7 @@ static fl_err names_from_index(const json_t *weight_map, fl_shard_set *out) {
     const char *tensor;
     json_t *value;
     size_t n = 0;
-    const char **names = calloc(json_object_size(weight_map), sizeof *names);
+    const char **names = calloc(json_object_size(weight_map) + 1, sizeof *names);
     if (!names) return FL_FAIL(FL_ERR_NOMEM, "%s: table of its tensors", index_name);
     json_object_foreach((json_t *)(uintptr_t)weight_map, tensor, value) {
         const char *name = json_string_value(value);

@@ -15,7 +15,7 @@
 enum { HIDDEN = 128, HEADS = 4, Q_RANK = 96, KV_RANK = 128, NOPE = 64, ROPE = 32, V_DIM = 64 };
 enum { DENSE = 256, EXPERT = 128, EXPERTS = 8, VOCAB = 512, BLOCK = 128 };
 
-static void die(const char *format, ...) {
+static _Noreturn void die(const char *format, ...) {
     va_list args;
     va_start(args, format);
     fputs("tiny_checkpoint: ", stderr);
@@ -312,7 +312,6 @@ tiny_tensor *tiny_checkpoint_tensor(tiny_checkpoint *tiny, const char *name) {
     for (int32_t i = 0; i < tiny->n_tensors; i++)
         if (strcmp(tiny->tensors[i].name, name) == 0) return &tiny->tensors[i];
     die("no tensor '%s'", name);
-    return NULL;
 }
 
 void tiny_checkpoint_remove(tiny_checkpoint *tiny, const char *name) {
@@ -329,9 +328,10 @@ static void write_shard(const tiny_checkpoint *tiny, const char *dir, const char
     for (int32_t i = first; i < last; i++) {
         const tiny_tensor *t = &tiny->tensors[i];
         json_t *shape = must(json_array());
+        json_int_t begin = (json_int_t)data_bytes, end = begin + (json_int_t)t->n_bytes;
         for (int32_t d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer(t->dims[d]));
-        json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype, "shape", shape, "data_offsets",
-                                  (json_int_t)data_bytes, (json_int_t)(data_bytes + t->n_bytes));
+        json_t *entry =
+            json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype, "shape", shape, "data_offsets", begin, end);
         json_object_set_new(header, t->name, must(entry));
         data_bytes += t->n_bytes;
     }
@@ -390,7 +390,8 @@ static void path_of(char path[4096], const char *dir, const char *name) {
 char *tiny_dir_make(void) {
     const char *base = getenv("TMPDIR");
     char path[4096];
-    path_of(path, base && *base ? base : "/tmp", "firstlight-test-XXXXXX");
+    if (!base || !*base) base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    path_of(path, base, "firstlight-test-XXXXXX");
     if (!mkdtemp(path)) die("cannot make a folder %s", path);
     return must(strdup(path));
 }

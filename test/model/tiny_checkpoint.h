@@ -63,7 +63,7 @@ tiny_tensor *tiny_checkpoint_add(tiny_checkpoint *tiny, const char *name, const 
 /* Writes config.json, generation_config.json and the weights into an existing folder. */
 void tiny_checkpoint_write(const tiny_checkpoint *tiny, const char *dir);
 
-/* A new empty folder under TMPDIR or /tmp; the caller passes it to tiny_dir_remove, which deletes it with all
+/* A new empty folder under TMPDIR, /dev/shm or /tmp; the caller passes it to tiny_dir_remove, which deletes it with all
  * files directly in it. */
 char *tiny_dir_make(void);
 void tiny_dir_remove(char *dir);
