@@ -1,0 +1,82 @@
+#!/bin/sh
+# Do the op checks notice faults? mutate_ops.sh [-n EACH] [-s SEED] [-o REPORT] [OP...]
+# Makes EACH (4) seeded one-token faults (tools/mutate.c says which) in every file of every op that computes results, builds
+# each, and runs `firstlight opcheck --quick --only OP`. A failure, a crash or a minute without an end is "caught". A fault
+# that does not compile is replaced by another. Fails when less than 95% are caught. Works in a copy, build-mutate/.
+set -eu
+cd "$(dirname "$0")/.."
+each=4 seed=1 report=build-mutate/report.md
+while getopts n:s:o: option; do
+    case $option in
+    n) each=$OPTARG ;;
+    s) seed=$OPTARG ;;
+    o) report=$OPTARG ;;
+    *) exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+[ $# -gt 0 ] || set -- $(sed -n 's/^X(\(.*\))$/\1/p' src/op/oplist.inc)
+
+work=build-mutate
+rm -rf $work
+mkdir -p $work/tree
+git ls-files --cached --others --exclude-standard -- CMakeLists.txt include src tools test script |
+    grep -v '^test/golden\|/corpus/' | tar -cf - -T - | tar -xf - -C $work/tree
+cmake -G Ninja -S $work/tree -B $work/build -DFL_UNPACK_MODEL=OFF >/dev/null
+cmake --build $work/build --target firstlight_cli mutate >$work/build.log
+firstlight=$work/build/firstlight
+
+# The fault numbers 0..$1-1 in an order that seed and file name $2 decide.
+shuffled() {
+    awk -v n="$1" -v seed="$(echo "$seed $2" | cksum | cut -d' ' -f1)" 'BEGIN {
+        srand(seed)
+        for (i = 0; i < n; i++) order[i] = i
+        for (i = n - 1; i > 0; i--) {
+            j = int(rand() * (i + 1))
+            kept = order[i]; order[i] = order[j]; order[j] = kept
+        }
+        for (i = 0; i < n; i++) print order[i]
+    }'
+}
+
+try_faults() { # OP FILE: one line "OP FILE:LINE old -> new VERDICT" a fault
+    made=0
+    for fault in $(shuffled "$($work/build/mutate "$2")" "$2"); do
+        [ "$made" -lt "$each" ] || break
+        $work/build/mutate "$2" "$fault" >"$work/tree/$2" 2>$work/what
+        if cmake --build $work/build --target firstlight_cli >$work/build.log 2>&1; then
+            made=$((made + 1))
+            status=0
+            timeout -s KILL 60 $firstlight opcheck --quick --only "$1" >$work/run.log 2>&1 </dev/null || status=$?
+            verdict=SURVIVED
+            [ $status = 0 ] || verdict="caught, exit $status"
+            printf '%s\t%s:%s\t%s\n' "$1" "$2" "$(cat $work/what)" "$verdict"
+        fi
+    done
+    cp "$2" "$work/tree/$2"
+}
+
+: >$work/results
+for op in "$@"; do
+    $firstlight opcheck --quick --only "$op" >$work/run.log 2>&1 || { cat $work/run.log; echo "opcheck $op fails without a fault"; exit 1; }
+    for file in $(ls src/op/"$op"/*.c | grep -v "/$op\.c$\|_check\.c$"); do
+        try_faults "$op" "$file" | tee -a $work/results
+    done
+    cmake --build $work/build --target firstlight_cli >$work/build.log
+done
+
+awk -F '\t' -v each="$each" -v seed="$seed" -v machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" \
+    -v day="$(date -u +%Y-%m-%d)" '
+    { n[$1]++; total++; if (!($1 in caught)) { order[++n_ops] = $1; caught[$1] = 0 } }
+    $3 ~ /^caught/ { caught[$1]++; n_caught++; next }
+    { survivors = survivors sprintf("- %s: %s\n", $1, $2) }
+    END {
+        print "# Faults that the op checks noticed\n"
+        printf "`script/mutate_ops.sh -n %d -s %d`, %s, %s: %d of %d caught (%.1f%%).\n\n", each, seed, day, machine,
+            n_caught, total, 100 * n_caught / total
+        print "| op | faults | caught |\n|---|---|---|"
+        for (i = 1; i <= n_ops; i++) printf "| %s | %d | %d |\n", order[i], n[order[i]], caught[order[i]]
+        if (survivors != "") printf "\nNot caught:\n\n%s", survivors
+    }' $work/results >"$report"
+cat "$report"
+awk -F '\t' '{ n++ } $3 ~ /^caught/ { caught++ } END { exit caught < 0.95 * n }' $work/results
