@@ -102,16 +102,12 @@ static fl_err list_names(const char *dir, fl_shard_set *out, json_t **root, cons
     return names_from_index(*weight_map, out);
 }
 
+static int compare_shard(const void *name, const void *shard) {
+    return strcmp(name, ((const fl_shard *)shard)->name);
+}
+
 static const fl_shard *find_shard(const fl_shard_set *set, const char *name) {
-    int32_t low = 0, high = set->n_shards - 1;
-    while (low <= high) {
-        int32_t middle = low + (high - low) / 2;
-        int order = strcmp(name, set->shards[middle].name);
-        if (order == 0) return &set->shards[middle];
-        if (order < 0) high = middle - 1;
-        else low = middle + 1;
-    }
-    return NULL;
+    return bsearch(name, set->shards, (size_t)set->n_shards, sizeof *set->shards, compare_shard);
 }
 
 /* Every listed tensor is in its shard, and every tensor of a shard is listed there. Together with unique
@@ -120,10 +116,11 @@ static fl_err check_index(const fl_shard_set *set, const json_t *weight_map) {
     const char *tensor;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)weight_map, tensor, value) {
-        const fl_shard *shard = find_shard(set, json_string_value(value));
+        const char *file = json_string_value(value);
+        const fl_shard *shard = file ? find_shard(set, file) : NULL;
         if (!shard || !fl_safetensors_find(&shard->st, tensor))
             return FL_FAIL(FL_ERR_DATA, "%s: tensor '%.255s' is missing: %s says it is there",
-                           json_string_value(value), tensor, index_name);
+                           file ? file : "?", tensor, index_name);
     }
     for (int32_t i = 0; i < set->n_shards; i++) {
         const fl_shard *shard = &set->shards[i];

@@ -163,7 +163,10 @@ static void replace(const fixture *f, int file, const char *from, const char *to
     const char *text = (const char *)f->bytes[file];
     size_t first = shard ? 8 : 0;
     const char *at = strstr(text + first, from);
-    if (!at) fail_msg("'%s' is not in %s", from, files[file]);
+    if (!at) {
+        fail_msg("'%s' is not in %s", from, files[file]);
+        return;
+    }
     size_t before = (size_t)(at - text), n = f->n_bytes[file] - strlen(from) + strlen(to);
     unsigned char *bytes = malloc(n);
     assert_non_null(bytes);
