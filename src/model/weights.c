@@ -1,0 +1,242 @@
+/* Loading runs the same walk twice: first with no memory, to learn the size, then with it. So size and load can never
+ * disagree, and the plan knows the size of a model it does not load. */
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/half.h"
+
+typedef struct loader {
+    fl_backend *be;
+    const fl_config *config;
+    const fl_checkpoint *checkpoint; /* NULL: shapes only */
+    fl_arena arena;
+} loader;
+
+static fl_err place(loader *l, int32_t n, int32_t k, fl_weight *w) {
+    w->n = n;
+    w->k = k;
+    return fl_arena_take(&l->arena, fl_backend_weight_bytes(l->be, n, k), 1, &w->data);
+}
+
+/* Rows row0 .. row0 + rows - 1 of a tensor, packed at n_offset of a weight. */
+typedef struct part {
+    int32_t row0, rows, cols;
+    const float *col_scale;
+    bool transpose;
+    int32_t n_offset;
+} part;
+
+static fl_err pack(loader *l, const char *prefix, const char *name, const part *p, fl_weight *w) {
+    if (!l->checkpoint) return FL_ERR_OK;
+    fl_tensor t;
+    FL_TRY(fl_checkpoint_find(l->checkpoint, &t, "%s%s.weight", prefix, name));
+    const fl_weight_pack_args args = {
+        .src = (const uint8_t *)t.data + (int64_t)p->row0 * p->cols * (int64_t)fl_dtype_bytes(t.dtype),
+        .src_dtype = t.dtype,
+        .rows = p->rows,
+        .cols = p->cols,
+        .scale_inv = t.scale_inv,
+        .scale_stride = (int32_t)t.scale_cols,
+        .block_rows = t.block_rows,
+        .block_cols = t.block_cols,
+        .row0 = p->row0,
+        .col_scale = p->col_scale,
+        .transpose = p->transpose,
+        .n_offset = p->n_offset,
+        .w = w,
+    };
+    return l->be->op->weight_pack(l->be, &args);
+}
+
+/* A whole matrix [n][k] as one weight. */
+static fl_err matrix(loader *l, const char *prefix, const char *name, const part *p, fl_weight *w) {
+    FL_TRY(place(l, p->rows, p->cols, w));
+    return pack(l, prefix, name, p, w);
+}
+
+static float element(const fl_tensor *t, int64_t i) {
+    const uint8_t *at = (const uint8_t *)t->data + i * (int64_t)fl_dtype_bytes(t->dtype);
+    uint16_t half;
+    float value;
+    if (t->dtype == FL_DTYPE_F32) {
+        memcpy(&value, at, sizeof value);
+        return value;
+    }
+    memcpy(&half, at, sizeof half);
+    return t->dtype == FL_DTYPE_BF16 ? fl_f32_of_bf16(half) : fl_f32_of_f16(half);
+}
+
+/* A small array (norm, router, bias), widened to f32. */
+static fl_err floats(loader *l, const char *prefix, const char *name, int64_t n, const float **out) {
+    float *values;
+    FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &values));
+    *out = values;
+    if (!l->checkpoint) return FL_ERR_OK;
+    fl_tensor t;
+    FL_TRY(fl_checkpoint_find(l->checkpoint, &t, "%s%s", prefix, name));
+    if (t.dtype == FL_DTYPE_F8_E4M3)
+        return FL_FAIL(FL_ERR_DATA, "%s: tensor %s: expected F32, BF16 or F16, found F8_E4M3", t.file, t.name);
+    for (int64_t i = 0; i < n; i++) values[i] = element(&t, i);
+    return FL_ERR_OK;
+}
+
+static fl_err load_ffn(loader *l, const char *prefix, int32_t inter, fl_weight *gate_up, fl_weight *down) {
+    int32_t hidden = l->config->hidden;
+    const part gate = {.rows = inter, .cols = hidden}, up = {.rows = inter, .cols = hidden, .n_offset = inter};
+    FL_TRY(place(l, 2 * inter, hidden, gate_up));
+    FL_TRY(pack(l, prefix, "gate_proj", &gate, gate_up));
+    FL_TRY(pack(l, prefix, "up_proj", &up, gate_up));
+    return matrix(l, prefix, "down_proj", &(part){.rows = hidden, .cols = inter}, down);
+}
+
+static fl_err load_moe(loader *l, const char *prefix, fl_layer *layer) {
+    const fl_config *c = l->config;
+    int32_t n = c->n_routed_experts;
+    char name[128];
+    layer->moe = true;
+    layer->expert_gate_up = calloc((size_t)n, sizeof(fl_weight));
+    layer->expert_down = calloc((size_t)n, sizeof(fl_weight));
+    if (!layer->expert_gate_up || !layer->expert_down) return FL_FAIL(FL_ERR_NOMEM, "%d experts", n);
+    for (int32_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%sexperts.%d.", prefix, i);
+        FL_TRY(load_ffn(l, name, c->moe_intermediate, &layer->expert_gate_up[i], &layer->expert_down[i]));
+    }
+    if (c->n_shared_experts > 0) {
+        int32_t inter = c->n_shared_experts * c->moe_intermediate;
+        snprintf(name, sizeof name, "%sshared_experts.", prefix);
+        FL_TRY(load_ffn(l, name, inter, &layer->shared.gate_up, &layer->shared.down));
+    }
+    FL_TRY(floats(l, prefix, "gate.weight", (int64_t)n * c->hidden, &layer->router));
+    if (c->topk_method == FL_TOPK_NOAUX_TC)
+        FL_TRY(floats(l, prefix, "gate.e_score_correction_bias", n, &layer->router_bias));
+    return FL_ERR_OK;
+}
+
+/* kv_b as prefill takes it, and its halves a head for the absorbed path. */
+static fl_err load_kv_b(loader *l, const char *prefix, fl_layer *layer) {
+    const fl_config *c = l->config;
+    const fl_weight_layout *layout = &l->be->layout;
+    int32_t nope = c->qk_nope_head_dim, v = c->v_head_dim, latent = c->kv_lora_rank;
+    if (nope % layout->n_block != 0 || v % layout->n_block != 0)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s needs qk_nope_head_dim %d and v_head_dim %d to be multiples of %d",
+                       l->be->name, nope, v, layout->n_block);
+    const float *gamma;
+    FL_TRY(floats(l, prefix, "kv_a_layernorm.weight", latent, &gamma));
+    const part whole = {.rows = c->heads * (nope + v), .cols = latent, .col_scale = gamma};
+    FL_TRY(matrix(l, prefix, "kv_b_proj", &whole, &layer->kv_b));
+    layer->absorb = calloc((size_t)c->heads, sizeof(fl_weight));
+    layer->unabsorb = calloc((size_t)c->heads, sizeof(fl_weight));
+    if (!layer->absorb || !layer->unabsorb) return FL_FAIL(FL_ERR_NOMEM, "%d heads", c->heads);
+    for (int32_t h = 0; h < c->heads; h++) {
+        int32_t row = h * (nope + v);
+        const part keys = {.row0 = row, .rows = nope, .cols = latent, .col_scale = gamma, .transpose = true};
+        FL_TRY(place(l, latent, nope, &layer->absorb[h]));
+        FL_TRY(pack(l, prefix, "kv_b_proj", &keys, &layer->absorb[h]));
+        int64_t at = fl_weight_index(layout, latent, row + nope, 0) * (int64_t)fl_dtype_bytes(layout->dtype);
+        layer->unabsorb[h] = (fl_weight){.data = (uint8_t *)layer->kv_b.data + at, .n = v, .k = latent};
+    }
+    return FL_ERR_OK;
+}
+
+static fl_err load_attention(loader *l, const char *prefix, fl_layer *layer) {
+    const fl_config *c = l->config;
+    int32_t q_rank = c->q_lora_rank, kv_n = c->kv_lora_rank + c->qk_rope_head_dim;
+    int32_t q_n = c->heads * (c->qk_nope_head_dim + c->qk_rope_head_dim);
+    const part kv_a = {.rows = kv_n, .cols = c->hidden, .n_offset = q_rank};
+    FL_TRY(place(l, q_rank + kv_n, c->hidden, &layer->qkv_a));
+    FL_TRY(pack(l, prefix, "kv_a_proj_with_mqa", &kv_a, &layer->qkv_a));
+    if (q_rank > 0) {
+        FL_TRY(pack(l, prefix, "q_a_proj", &(part){.rows = q_rank, .cols = c->hidden}, &layer->qkv_a));
+        FL_TRY(floats(l, prefix, "q_a_layernorm.weight", q_rank, &layer->q_norm));
+        FL_TRY(matrix(l, prefix, "q_b_proj", &(part){.rows = q_n, .cols = q_rank}, &layer->q_b));
+    } else {
+        FL_TRY(matrix(l, prefix, "q_proj", &(part){.rows = q_n, .cols = c->hidden}, &layer->q_b));
+    }
+    FL_TRY(load_kv_b(l, prefix, layer));
+    return matrix(l, prefix, "o_proj", &(part){.rows = c->hidden, .cols = c->heads * c->v_head_dim}, &layer->o);
+}
+
+static fl_err load_layer(loader *l, int32_t i, fl_layer *layer) {
+    const fl_config *c = l->config;
+    char prefix[64], name[96];
+    snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
+    FL_TRY(floats(l, prefix, "input_layernorm.weight", c->hidden, &layer->attn_norm));
+    FL_TRY(floats(l, prefix, "post_attention_layernorm.weight", c->hidden, &layer->ffn_norm));
+    snprintf(name, sizeof name, "%sself_attn.", prefix);
+    FL_TRY(load_attention(l, name, layer));
+    snprintf(name, sizeof name, "%smlp.", prefix);
+    if (fl_config_layer_is_moe(c, i)) return load_moe(l, name, layer);
+    return load_ffn(l, name, c->intermediate, &layer->dense.gate_up, &layer->dense.down);
+}
+
+static void free_layers(fl_weights *w) {
+    for (int32_t i = 0; w->layers && i < w->config.layers; i++) {
+        free(w->layers[i].absorb);
+        free(w->layers[i].unabsorb);
+        free(w->layers[i].expert_gate_up);
+        free(w->layers[i].expert_down);
+    }
+    free(w->layers);
+    w->layers = NULL;
+}
+
+static fl_err walk(loader *l, fl_weights *w, fl_weights_progress_fn *progress, void *context) {
+    const fl_config *c = l->config;
+    w->layers = calloc((size_t)c->layers, sizeof(fl_layer));
+    if (!w->layers) return FL_FAIL(FL_ERR_NOMEM, "%d layers", c->layers);
+    FL_TRY(floats(l, "", "model.norm.weight", c->hidden, &w->final_norm));
+    FL_TRY(matrix(l, "", "lm_head", &(part){.rows = c->vocab_size, .cols = c->hidden}, &w->head));
+    for (int32_t i = 0; i < c->layers; i++) {
+        FL_TRY(load_layer(l, i, &w->layers[i]));
+        if (progress) progress(context, i + 1, c->layers);
+    }
+    return FL_ERR_OK;
+}
+
+fl_err fl_weights_shape(fl_backend *be, const fl_config *config, fl_weights **out) {
+    fl_weights *w = calloc(1, sizeof *w);
+    if (!w) return FL_FAIL(FL_ERR_NOMEM, "weights");
+    w->be = be;
+    w->config = *config;
+    loader l = {.be = be, .config = config};
+    fl_err err = walk(&l, w, NULL, NULL);
+    w->memory_bytes = l.arena.peak_bytes;
+    if (err != FL_ERR_OK)
+        fl_weights_close(w);
+    else
+        *out = w;
+    return err;
+}
+
+fl_err fl_weights_load(fl_backend *be, const fl_checkpoint *checkpoint, fl_weights_progress_fn *progress,
+                       void *progress_context, fl_weights **out) {
+    const fl_config *config = fl_checkpoint_config(checkpoint);
+    fl_weights *w = NULL;
+    fl_tensor table;
+    fl_err err = fl_weights_shape(be, config, &w);
+    if (err != FL_ERR_OK) return err;
+    loader l = {.be = be, .config = config, .checkpoint = checkpoint};
+    free_layers(w);
+    FL_TRY_GOTO(be->alloc(be, w->memory_bytes, &w->memory));
+    fl_arena_init(&l.arena, w->memory, w->memory_bytes);
+    FL_TRY_GOTO(walk(&l, w, progress, progress_context));
+    FL_TRY_GOTO(fl_checkpoint_find(checkpoint, &table, "model.embed_tokens.weight"));
+    w->embed = table.data;
+    w->embed_dtype = table.dtype;
+    *out = w;
+    return FL_ERR_OK;
+fail:
+    fl_weights_close(w);
+    return err;
+}
+
+void fl_weights_close(fl_weights *w) {
+    if (!w) return;
+    free_layers(w);
+    if (w->memory) w->be->free(w->be, w->memory, w->memory_bytes);
+    free(w);
+}
