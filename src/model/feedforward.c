@@ -1,0 +1,129 @@
+/* The feed-forward half of a layer: a dense SwiGLU MLP, or routed experts plus the shared one. */
+#include "model/forward.h"
+
+static fl_err multiply(const fl_weights *w, const fl_weight *weight, const void *x, int32_t rows, fl_matmul_out out,
+                       void *y) {
+    const fl_matmul_args args = {.x = x,
+                                 .x_stride = weight->k,
+                                 .w = weight,
+                                 .n_groups = 1,
+                                 .rows = rows,
+                                 .out = out,
+                                 .y = y,
+                                 .y_stride = out == FL_MATMUL_SWIGLU ? weight->n / 2 : weight->n};
+    return w->be->op->matmul(w->be, &args);
+}
+
+static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, const fl_activations *act, fl_arena *arena) {
+    void *inner;
+    int64_t mark = fl_arena_mark(arena);
+    FL_TRY(fl_arena_take(arena, (int64_t)rows * ffn->down.k, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
+    FL_TRY(multiply(w, &ffn->gate_up, act->normed, rows, FL_MATMUL_SWIGLU, inner));
+    FL_TRY(multiply(w, &ffn->down, inner, rows, FL_MATMUL_F32, act->delta));
+    fl_arena_reset(arena, mark);
+    return FL_ERR_OK;
+}
+
+static fl_moe_select select_of(fl_topk_method method) {
+    return method == FL_TOPK_GREEDY                 ? FL_MOE_GREEDY
+           : method == FL_TOPK_GROUP_LIMITED_GREEDY ? FL_MOE_GROUP_MAX
+                                                    : FL_MOE_GROUP_TOP2;
+}
+
+/* Where every (row, slot) pair goes. */
+typedef struct routing {
+    int32_t *ids;     /* [rows][top_k] */
+    float *weights;   /* [rows][top_k] */
+    int32_t *place;   /* [rows][top_k] */
+    int32_t *experts; /* [n_experts + 1] first place of each */
+} routing;
+
+static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, const void *x, const routing *r) {
+    const fl_config *c = &w->config;
+    const fl_moe_route_args args = {.x = x,
+                                    .x_stride = c->hidden,
+                                    .w = layer->router,
+                                    .bias = layer->router_bias,
+                                    .rows = rows,
+                                    .dim = c->hidden,
+                                    .n_experts = c->n_routed_experts,
+                                    .top_k = c->experts_per_token,
+                                    .n_groups = c->n_group,
+                                    .top_groups = c->topk_group,
+                                    .score = c->scoring == FL_SCORING_SIGMOID ? FL_MOE_SIGMOID : FL_MOE_SOFTMAX,
+                                    .select = select_of(c->topk_method),
+                                    .normalize = c->norm_topk_prob,
+                                    .factor = (float)c->routed_scaling_factor,
+                                    .ids = r->ids,
+                                    .weights = r->weights};
+    return w->be->op->moe_route(w->be, &args);
+}
+
+/* The chosen experts' outputs, in the order of `place`. */
+static fl_err run_experts(const fl_weights *w, const fl_layer *layer, int32_t pairs, const routing *r, void *x, float *y,
+                          fl_arena *arena) {
+    const fl_config *c = &w->config;
+    void *inner;
+    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->moe_intermediate, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
+    fl_matmul_args args = {.x = x,
+                           .x_stride = c->hidden,
+                           .w = layer->expert_gate_up,
+                           .n_groups = c->n_routed_experts,
+                           .group_rows = r->experts,
+                           .rows = pairs,
+                           .out = FL_MATMUL_SWIGLU,
+                           .y = inner,
+                           .y_stride = c->moe_intermediate};
+    FL_TRY(w->be->op->matmul(w->be, &args));
+    args.x = inner;
+    args.x_stride = c->moe_intermediate;
+    args.w = layer->expert_down;
+    args.out = FL_MATMUL_F32;
+    args.y = y;
+    args.y_stride = c->hidden;
+    return w->be->op->matmul(w->be, &args);
+}
+
+static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
+                      fl_arena *arena) {
+    const fl_config *c = &w->config;
+    int32_t pairs = rows * c->experts_per_token;
+    routing r;
+    void *x;
+    float *y;
+    bool shared = layer->shared.down.n > 0;
+    FL_TRY(fl_arena_take(arena, pairs, sizeof(int32_t), &r.ids));
+    FL_TRY(fl_arena_take(arena, pairs, sizeof(float), &r.weights));
+    FL_TRY(fl_arena_take(arena, pairs, sizeof(int32_t), &r.place));
+    FL_TRY(fl_arena_take(arena, c->n_routed_experts + 1, sizeof(int32_t), &r.experts));
+    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype), &x));
+    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->hidden, sizeof(float), &y));
+    FL_TRY(route(w, layer, rows, act->normed, &r));
+    const fl_moe_permute_args permute = {.ids = r.ids,
+                                         .rows = rows,
+                                         .top_k = c->experts_per_token,
+                                         .n_experts = c->n_routed_experts,
+                                         .dim = c->hidden,
+                                         .x = act->normed,
+                                         .x_stride = c->hidden,
+                                         .group_rows = r.experts,
+                                         .place = r.place,
+                                         .y = x};
+    FL_TRY(w->be->op->moe_permute(w->be, &permute));
+    FL_TRY(run_experts(w, layer, pairs, &r, x, y, arena));
+    if (shared) FL_TRY(run_mlp(w, &layer->shared, rows, act, arena));
+    const fl_moe_combine_args combine = {.y = y,
+                                         .place = r.place,
+                                         .weights = r.weights,
+                                         .shared = shared ? act->delta : NULL,
+                                         .rows = rows,
+                                         .top_k = c->experts_per_token,
+                                         .dim = c->hidden,
+                                         .out = act->delta};
+    return w->be->op->moe_combine(w->be, &combine);
+}
+
+fl_err fl_feedforward_run(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
+                          fl_arena *arena) {
+    return layer->moe ? run_moe(w, layer, rows, act, arena) : run_mlp(w, &layer->dense, rows, act, arena);
+}

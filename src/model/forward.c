@@ -1,0 +1,80 @@
+/* The layers in order. The residual sum of each half layer is taken by the next norm, so x is read and written once. */
+#include "model/forward.h"
+
+static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, int32_t rows, float *x, void *y) {
+    const fl_rmsnorm_args args = {
+        .x = x,
+        .x_stride = w->config.hidden,
+        .delta = delta,
+        .gamma = gamma,
+        .eps = (float)w->config.rms_norm_eps,
+        .rows = rows,
+        .dim = w->config.hidden,
+        .y = y,
+        .y_stride = w->config.hidden,
+    };
+    return w->be->op->rmsnorm(w->be, &args);
+}
+
+static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, const fl_activations *act,
+                        fl_arena *arena) {
+    const fl_layer *layer = &w->layers[i];
+    int64_t mark = fl_arena_mark(arena);
+    FL_TRY(norm(w, layer->attn_norm, i > 0 ? act->delta : NULL, step->rows, act->x, act->normed));
+    FL_TRY(fl_attention_run(w, layer, step, i, act, arena));
+    fl_arena_reset(arena, mark);
+    FL_TRY(norm(w, layer->ffn_norm, act->delta, step->rows, act->x, act->normed));
+    FL_TRY(fl_feedforward_run(w, layer, step->rows, act, arena));
+    fl_arena_reset(arena, mark);
+    if (step->on_layer && !step->on_layer(step->on_layer_context, i + 1))
+        return FL_FAIL(FL_ERR_CANCELLED, "cancelled after layer %d of %d", i + 1, w->config.layers);
+    return FL_ERR_OK;
+}
+
+/* The wanted rows only: a 512K-token prompt needs one row of logits. */
+static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activations *act) {
+    int64_t hidden = w->config.hidden, bytes = hidden * (int64_t)fl_dtype_bytes(w->be->act_dtype);
+    for (int32_t i = 0; i < step->n_logit_rows; i++) {
+        int64_t row = step->logit_rows[i];
+        FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, 1, act->x + row * hidden,
+                    (uint8_t *)act->normed + i * bytes));
+    }
+    const fl_matmul_args args = {
+        .x = act->normed,
+        .x_stride = hidden,
+        .w = &w->head,
+        .n_groups = 1,
+        .rows = step->n_logit_rows,
+        .out = FL_MATMUL_F32,
+        .y = step->logits,
+        .y_stride = w->config.vocab_size,
+    };
+    return step->n_logit_rows > 0 ? w->be->op->matmul(w->be, &args) : FL_ERR_OK;
+}
+
+static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena) {
+    const fl_config *c = &w->config;
+    fl_activations act;
+    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.x));
+    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.delta));
+    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype), &act.normed));
+    const fl_embed_args embed = {
+        .ids = step->ids,
+        .table = w->embed,
+        .table_dtype = w->embed_dtype,
+        .rows = step->rows,
+        .dim = c->hidden,
+        .n_vocab = c->vocab_size,
+        .x = act.x,
+    };
+    FL_TRY(w->be->op->embed(w->be, &embed));
+    for (int32_t i = 0; i < c->layers; i++) FL_TRY(run_layer(w, step, i, &act, arena));
+    return run_head(w, step, &act);
+}
+
+fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *arena) {
+    int64_t mark = fl_arena_mark(arena);
+    fl_err err = run_all(weights, step, arena);
+    fl_arena_reset(arena, mark);
+    return err;
+}

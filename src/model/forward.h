@@ -1,0 +1,48 @@
+/* One forward step: some rows of some timelines through all layers. The engine says which rows, where their KV goes and what
+ * they attend (as op arguments); the model knows layers and weights and never looks at a page or a policy.
+ *
+ * Two kinds of rows. Document rows are many and attend non-absorbed: K and V are rebuilt from the latents, split by split
+ * (1.7x to 3.4x fewer FLOPs). Tail rows (questions, decode) are few and attend absorbed, in the latent space. A row's kind
+ * is part of its definition; its bits depend on nothing else in the step. */
+#ifndef FL_MODEL_FORWARD_H
+#define FL_MODEL_FORWARD_H
+
+#include "base/arena.h"
+#include "model/weights.h"
+
+/* Where the step is, told after each layer; returning false ends the step with FL_ERR_CANCELLED. */
+typedef bool fl_layer_fn(void *context, int32_t layers_done);
+
+typedef struct fl_step {
+    int32_t rows;
+    const int32_t *ids;      /* [rows] */
+    const float *rope_table; /* [rows][rope_dim / 2][2] */
+    const fl_kv_rows *seqs;  /* [n_seqs] in row order: first the n_document document pieces, then tail pieces */
+    int32_t n_seqs, n_document;
+    const fl_kv_layer *kv; /* [layers] */
+    float softmax_scale;
+    const int32_t *logit_rows; /* [n_logit_rows] rows whose logits are wanted */
+    int32_t n_logit_rows;
+    float *logits; /* [n_logit_rows][vocab] */
+    fl_layer_fn *on_layer; /* or NULL */
+    void *on_layer_context;
+} fl_step;
+
+/* Runs the step; scratch comes from the arena and goes back to it. All of the step's KV is written even for rows without
+ * logits. */
+fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *arena);
+
+/* The residual stream's parts, for tests: h after the embedding or a layer. */
+typedef struct fl_activations {
+    float *x;     /* [rows][hidden] residual stream, without the last delta */
+    float *delta; /* [rows][hidden] output of the last half layer, not added yet */
+    void *normed; /* [rows][hidden] act */
+} fl_activations;
+
+/* Halves of a layer: each reads x (after adding delta) and leaves its output in delta. */
+fl_err fl_attention_run(const fl_weights *weights, const fl_layer *layer, const fl_step *step, int32_t layer_index,
+                        const fl_activations *act, fl_arena *arena);
+fl_err fl_feedforward_run(const fl_weights *weights, const fl_layer *layer, int32_t rows, const fl_activations *act,
+                          fl_arena *arena);
+
+#endif
