@@ -6,6 +6,7 @@
 
 #include "backend/backend_count.h"
 #include "backend/cpuid.h"
+#include "backend/gemm.h"
 #include "backend/memory_map.h"
 
 typedef struct cpu_kind {
@@ -19,8 +20,27 @@ typedef struct cpu_kind {
     void (*close_state)(fl_backend *be);  /* takes a half-built state; NULL = none */
 } cpu_kind;
 
+static fl_err open_gemm(fl_backend *be) {
+    fl_gemm *gemm = NULL;
+    FL_TRY(fl_gemm_open(fl_pool_threads(be->pool), &gemm));
+    be->state = gemm;
+    return FL_ERR_OK;
+}
+
+static void close_gemm(fl_backend *be) {
+    fl_gemm_close(be->state);
+}
+
 /* The one place that names CPU backends. A new one adds a line here and in `names`. */
 static const cpu_kind kinds[] = {
+    {"avx512",
+     FL_CPU_AVX512,
+     &fl_op_table_avx512,
+     FL_DTYPE_BF16,
+     {FL_DTYPE_BF16, 64, 2, 32},
+     false,
+     open_gemm,
+     close_gemm},
     {"avx2", FL_CPU_AVX2, &fl_op_table_avx2, FL_DTYPE_F32, {FL_DTYPE_BF16, 16, 1, 1}, false, NULL, NULL},
     {"reference",
      FL_CPU_NONE,
@@ -31,7 +51,7 @@ static const cpu_kind kinds[] = {
      NULL,
      NULL},
 };
-static const char *const names[] = {"avx2", "reference", "count", NULL};
+static const char *const names[] = {"avx512", "avx2", "reference", "count", NULL};
 
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 _Static_assert(sizeof names / sizeof *names == N_KINDS + 2, "names lists every kind, count and NULL");

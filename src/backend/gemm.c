@@ -2,10 +2,12 @@
  * Scratch is handed in by us (user mode), because its own is not safe for one primitive on several threads. */
 #include "backend/gemm.h"
 
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* libgomp's, which oneDNN uses; declared here because clang has no omp.h for it. Sets the calling thread's count. */
+void omp_set_num_threads(int n);
 
 enum { N_TILES = 7, SETS_MAX = 512 }; /* tiles of 1, 2, 4, .. 64 rows */
 
@@ -106,20 +108,24 @@ static fl_err make_tile(fl_gemm_set *set, int32_t tile) {
     const fl_gemm_shape *s = &set->shape;
     dnnl_dim_t rows = (dnnl_dim_t)1 << tile;
     dnnl_dims_t x_dims = {rows, s->k}, w_dims = {s->k, s->n}, y_dims = {rows, s->n};
-    dnnl_dims_t x_strides = {s->x_stride, 1}, y_strides = {s->y_stride, 1};
     dnnl_memory_desc_t x, w, y;
     dnnl_matmul_desc_t matmul;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t desc = NULL;
+    const char *kernel = "";
     fl_err err;
-    dnnl_data_type_t y_type = s->y_bf16 ? dnnl_bf16 : dnnl_f32;
-    FL_TRY(onednn(dnnl_memory_desc_init_by_strides(&x, 2, x_dims, dnnl_bf16, x_strides), "x layout"));
+    FL_TRY(onednn(dnnl_memory_desc_init_by_tag(&x, 2, x_dims, dnnl_bf16, dnnl_ab), "x layout"));
     FL_TRY(onednn(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, dnnl_bf16, dnnl_BA16a64b2a), "weight layout"));
-    FL_TRY(onednn(dnnl_memory_desc_init_by_strides(&y, 2, y_dims, y_type, y_strides), "y layout"));
+    FL_TRY(onednn(dnnl_memory_desc_init_by_tag(&y, 2, y_dims, s->y_bf16 ? dnnl_bf16 : dnnl_f32, dnnl_ab), "y layout"));
     FL_TRY(onednn(dnnl_matmul_desc_init(&matmul, &x, &w, NULL, &y), "matmul"));
     FL_TRY(onednn(dnnl_primitive_attr_create(&attr), "attributes"));
     FL_TRY_GOTO(onednn(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratch mode"));
     FL_TRY_GOTO(onednn(dnnl_primitive_desc_create(&desc, &matmul, attr, set->gemm->engine, NULL), "matmul choice"));
+    FL_TRY_GOTO(onednn(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &kernel), "kernel name"));
+    if (strncmp(kernel, "brg", 3) != 0) { /* its fallback is 1000 times slower and sums in another order */
+        err = FL_FAIL(FL_ERR_UNSUPPORTED, "oneDNN has no fast bf16 GEMM for n %d, k %d here, only %s", s->n, s->k, kernel);
+        goto fail;
+    }
     FL_TRY_GOTO(onednn(dnnl_primitive_create(&set->primitive[tile], desc), "matmul kernel"));
     err = make_memories(set, tile, desc);
 fail:
@@ -129,8 +135,7 @@ fail:
 }
 
 static bool same_shape(const fl_gemm_shape *a, const fl_gemm_shape *b) {
-    return a->n == b->n && a->k == b->k && a->x_stride == b->x_stride && a->y_stride == b->y_stride &&
-           a->y_bf16 == b->y_bf16;
+    return a->n == b->n && a->k == b->k && a->y_bf16 == b->y_bf16;
 }
 
 fl_err fl_gemm_get(fl_gemm *gemm, const fl_gemm_shape *shape, const fl_gemm_set **out) {
@@ -182,8 +187,8 @@ void fl_gemm_run(const fl_gemm_set *set, int32_t worker, int32_t rows, const voi
     for (int32_t tile = N_TILES - 1; tile >= 0; tile--) {
         for (int32_t tile_rows = 1 << tile; rows >= tile_rows; rows -= tile_rows) {
             run_tile(set, worker, tile, x_row, w, y_row);
-            x_row += (size_t)tile_rows * (size_t)s->x_stride * 2;
-            y_row += (size_t)tile_rows * (size_t)s->y_stride * (s->y_bf16 ? 2 : 4);
+            x_row += (size_t)tile_rows * (size_t)s->k * 2;
+            y_row += (size_t)tile_rows * (size_t)s->n * (s->y_bf16 ? 2 : 4);
         }
     }
 }

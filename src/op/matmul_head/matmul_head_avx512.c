@@ -1,6 +1,8 @@
-/* matmul_head, AVX-512 BF16. Tasks are (head, tile of 64 rows), each one oneDNN GEMM with the heads' strides. */
+/* matmul_head, AVX-512 BF16. Tasks are (head, tile of 64 rows). The heads' rows are not dense, which oneDNN does not take, so
+ * they go one by one: the rows are few, and a head's weights stay in L1. */
 #include "backend/backend.h"
 #include "backend/gemm.h"
+#include "op/op_kernels.h"
 
 typedef struct job {
     const fl_matmul_head_args *a;
@@ -15,7 +17,8 @@ static void run_head(void *context, int32_t task, int32_t worker) {
     int32_t rows = a->rows - row < FL_GEMM_ROWS ? a->rows - row : FL_GEMM_ROWS;
     const uint16_t *x = (const uint16_t *)a->x + row * a->x_row_stride + head * a->x_head_stride;
     uint16_t *y = (uint16_t *)a->y + row * a->y_row_stride + head * a->y_head_stride;
-    fl_gemm_run(j->set, worker, rows, x, a->w[head].data, y);
+    for (int32_t r = 0; r < rows; r++, x += a->x_row_stride, y += a->y_row_stride)
+        fl_gemm_run(j->set, worker, 1, x, a->w[head].data, y);
 }
 
 fl_err fl_matmul_head_avx512(fl_backend *be, const fl_matmul_head_args *a) {
@@ -25,11 +28,7 @@ fl_err fl_matmul_head_avx512(fl_backend *be, const fl_matmul_head_args *a) {
         return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul_head: k %d must be a multiple of 32 and n %d of 64 on avx512", a->w->k,
                        a->w->n);
     job j = {.a = a, .tiles = (a->rows + FL_GEMM_ROWS - 1) / FL_GEMM_ROWS};
-    fl_gemm_shape shape = {.n = a->w->n,
-                           .k = a->w->k,
-                           .x_stride = (int32_t)a->x_row_stride,
-                           .y_stride = (int32_t)a->y_row_stride,
-                           .y_bf16 = true};
+    const fl_gemm_shape shape = {.n = a->w->n, .k = a->w->k, .y_bf16 = true};
     FL_TRY(fl_gemm_get(be->state, &shape, &j.set));
     fl_pool_run(be->pool, a->n_heads * j.tiles, run_head, &j);
     return FL_ERR_OK;

@@ -1,0 +1,19 @@
+/* The AVX-512 backend: needs AVX512-BF16 (Zen 4, Cooper Lake, Sapphire Rapids and later). */
+#include "backend/backend.h"
+#include "op/op_kernels.h"
+
+const fl_op_table fl_op_table_avx512 = {
+    .weight_pack = fl_weight_pack_cpu,
+    .embed = fl_embed_cpu,
+    .rmsnorm = fl_rmsnorm_avx512,
+    .matmul = fl_matmul_avx512,
+    .matmul_head = fl_matmul_head_avx512,
+    .rope = fl_rope_avx512,
+    .kv_write = fl_kv_write_cpu,
+    .kv_read = fl_kv_read_cpu,
+    .attn_prefill = fl_attn_prefill_avx512,
+    .attn_absorbed = fl_attn_absorbed_avx512,
+    .moe_route = fl_moe_route_avx512,
+    .moe_permute = fl_moe_permute_cpu,
+    .moe_combine = fl_moe_combine_avx512,
+};

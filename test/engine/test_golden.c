@@ -1,0 +1,162 @@
+/* Logits of spark-66m against Hugging Face transformers in fp32 (test/golden). The reference backend must agree to
+ * rounding; the fast backends within the published bounds of their short formats. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "support/golden.h"
+#include "support/timeline.h"
+
+static const char MODEL[] = "build/models/spark-66m";
+enum { CHUNK = 512, SCRATCH_BYTES = 256 << 20 };
+
+static double logprob(const float *row, int32_t id) {
+    double top = row[argmax(row, GOLDEN_VOCAB)], sum = 0;
+    for (int32_t i = 0; i < GOLDEN_VOCAB; i++) sum += exp(row[i] - top);
+    return row[id] - top - log(sum);
+}
+
+typedef struct score {
+    int64_t rows, top1_equal;           /* all positions */
+    int64_t clear_rows, clear_equal;    /* positions whose golden top-2 gap is > 0.1: unknown, see below */
+    double difference_sum;              /* of |log-prob| of the golden's top-1 and of the next token */
+    int64_t differences;
+    double last_max_difference;
+} score;
+
+/* The goldens hold the top-1 log-prob only. Where our second best is within 0.1 of our best, the gap is not clear. */
+static bool is_clear(const float *row, int32_t best) {
+    float second = -INFINITY;
+    for (int32_t i = 0; i < GOLDEN_VOCAB; i++)
+        if (i != best && row[i] > second) second = row[i];
+    return row[best] - second > 0.1f;
+}
+
+static void score_row(const golden *g, int32_t position, const float *row, score *s) {
+    int32_t best = argmax(row, GOLDEN_VOCAB);
+    bool equal = best == g->top1_ids[position];
+    s->rows++;
+    s->top1_equal += equal;
+    if (is_clear(row, best)) {
+        s->clear_rows++;
+        s->clear_equal += equal;
+    }
+    s->difference_sum += fabs(logprob(row, g->top1_ids[position]) - g->top1_logprobs[position]);
+    s->differences++;
+    if (position + 1 < g->n) {
+        s->difference_sum += fabs(logprob(row, g->ids[position + 1]) - g->next_logprobs[position]);
+        s->differences++;
+        return;
+    }
+    for (int32_t i = 0; i < GOLDEN_VOCAB; i++)
+        s->last_max_difference = fmax(s->last_max_difference, fabs(row[i] - g->last_logits[i]));
+}
+
+static timeline *open_timeline(const char *backend, int32_t ctx) {
+    const timeline_options options = {.model_dir = MODEL,
+                                      .backend = backend,
+                                      .ctx_tokens = ctx,
+                                      .kv_dtype = backend[0] == 'r' ? FL_DTYPE_F32 : FL_DTYPE_BF16,
+                                      .scratch_bytes = SCRATCH_BYTES};
+    timeline *t = NULL;
+    if (timeline_open(&options, &t) != FL_ERR_OK) fail_msg("%s: %s", backend, fl_err_detail());
+    return t;
+}
+
+static void run_prompt(timeline *t, const golden *g, score *s) {
+    float *logits = malloc((size_t)CHUNK * GOLDEN_VOCAB * sizeof(float));
+    assert_non_null(logits);
+    for (int32_t pos = 0; pos < g->n; pos += CHUNK) {
+        int32_t rows = g->n - pos < CHUNK ? g->n - pos : CHUNK;
+        const timeline_step step = {.ids = g->ids + pos, .pos = pos, .rows = rows, .n_logits = rows, .logits = logits};
+        if (timeline_run(t, &step) != FL_ERR_OK) fail_msg("%s: %s", g->name, fl_err_detail());
+        for (int32_t i = 0; i < rows; i++) score_row(g, pos + i, logits + (int64_t)i * GOLDEN_VOCAB, s);
+    }
+    free(logits);
+}
+
+static int32_t greedy_equal(timeline *t, const golden *g) {
+    float *logits = malloc(GOLDEN_VOCAB * sizeof(float));
+    int32_t token = g->greedy[0], equal = 1;
+    for (int32_t i = 1; i < GOLDEN_GREEDY; i++) {
+        const timeline_step step = {
+            .ids = &token, .pos = g->n + i - 1, .rows = 1, .tail_rows = 1, .n_logits = 1, .logits = logits};
+        if (timeline_run(t, &step) != FL_ERR_OK) fail_msg("%s: %s", g->name, fl_err_detail());
+        token = argmax(logits, GOLDEN_VOCAB);
+        if (token != g->greedy[i]) break;
+        equal++;
+    }
+    free(logits);
+    return equal;
+}
+
+static void reference_agrees_to_rounding(void **state) {
+    (void)state;
+    const char *const names[] = {"empty", "chat", "code", "unicode"};
+    timeline *t = open_timeline("reference", 1024);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        golden g;
+        score s = {0};
+        golden_read(names[i], &g);
+        run_prompt(t, &g, &s);
+        int32_t greedy = greedy_equal(t, &g);
+        print_message("reference %-9s last logits max |diff| %.2g, top-1 %lld/%lld, mean |log-prob diff| %.2g, greedy %d/32\n",
+                      g.name, s.last_max_difference, (long long)s.top1_equal, (long long)s.rows,
+                      s.difference_sum / (double)s.differences, greedy);
+        assert_true(s.last_max_difference <= 2e-3);
+        assert_int_equal(s.top1_equal, s.rows);
+        assert_int_equal(greedy, GOLDEN_GREEDY);
+        golden_free(&g);
+    }
+    timeline_close(t);
+}
+
+static void fast_backend_agrees(const char *backend) {
+    const char *const names[] = {"empty", "chat", "code", "unicode", "doc2k", "needle8k"};
+    timeline *t = open_timeline(backend, 8192);
+    score s = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        golden g;
+        golden_read(names[i], &g);
+        score one = {0};
+        run_prompt(t, &g, &one);
+        print_message("%s %-9s top-1 %lld/%lld, clear %lld/%lld, mean |log-prob diff| %.4f, greedy %d/32\n", backend,
+                      g.name, (long long)one.top1_equal, (long long)one.rows, (long long)one.clear_equal,
+                      (long long)one.clear_rows, one.difference_sum / (double)one.differences, greedy_equal(t, &g));
+        s.rows += one.rows;
+        s.top1_equal += one.top1_equal;
+        s.clear_rows += one.clear_rows;
+        s.clear_equal += one.clear_equal;
+        s.difference_sum += one.difference_sum;
+        s.differences += one.differences;
+        golden_free(&g);
+    }
+    double all = (double)s.top1_equal / (double)s.rows, clear = (double)s.clear_equal / (double)s.clear_rows;
+    double difference = s.difference_sum / (double)s.differences;
+    print_message("%s in all: top-1 %.4f, clear %.4f, mean |log-prob diff| %.4f\n", backend, all, clear, difference);
+    assert_true(all >= 0.98);
+    assert_true(clear >= 0.99);
+    assert_true(difference <= 0.03);
+    timeline_close(t);
+}
+
+static void fast_backends_agree_within_their_formats(void **state) {
+    (void)state;
+    const char *const *names = fl_backend_names();
+    for (int32_t i = 0; names[i]; i++)
+        if (names[i][0] == 'a' && fl_backend_available(names[i])) fast_backend_agrees(names[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fast_backends_agree_within_their_formats),
+        cmocka_unit_test(reference_agrees_to_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
