@@ -51,7 +51,8 @@ fl_err fl_gemm_open(int32_t n_workers, fl_gemm **out) {
     }
     FL_TRY_GOTO(onednn(dnnl_engine_create(&gemm->engine, dnnl_cpu, 0), "engine"));
     for (int32_t i = 0; i < n_workers; i++)
-        FL_TRY_GOTO(onednn(dnnl_stream_create(&gemm->streams[i], gemm->engine, dnnl_stream_default_flags), "stream"));
+        FL_TRY_GOTO(
+            onednn(dnnl_stream_create(&gemm->streams[i], gemm->engine, dnnl_stream_default_flags), "stream"));
     *out = gemm;
     return FL_ERR_OK;
 fail:
@@ -116,14 +117,18 @@ static fl_err make_tile(fl_gemm_set *set, int32_t tile) {
     fl_err err;
     FL_TRY(onednn(dnnl_memory_desc_init_by_tag(&x, 2, x_dims, dnnl_bf16, dnnl_ab), "x layout"));
     FL_TRY(onednn(dnnl_memory_desc_init_by_tag(&w, 2, w_dims, dnnl_bf16, dnnl_BA16a64b2a), "weight layout"));
-    FL_TRY(onednn(dnnl_memory_desc_init_by_tag(&y, 2, y_dims, s->y_bf16 ? dnnl_bf16 : dnnl_f32, dnnl_ab), "y layout"));
+    FL_TRY(onednn(dnnl_memory_desc_init_by_tag(&y, 2, y_dims, s->y_bf16 ? dnnl_bf16 : dnnl_f32, dnnl_ab),
+                  "y layout"));
     FL_TRY(onednn(dnnl_matmul_desc_init(&matmul, &x, &w, NULL, &y), "matmul"));
     FL_TRY(onednn(dnnl_primitive_attr_create(&attr), "attributes"));
-    FL_TRY_GOTO(onednn(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratch mode"));
-    FL_TRY_GOTO(onednn(dnnl_primitive_desc_create(&desc, &matmul, attr, set->gemm->engine, NULL), "matmul choice"));
+    FL_TRY_GOTO(
+        onednn(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratch mode"));
+    FL_TRY_GOTO(
+        onednn(dnnl_primitive_desc_create(&desc, &matmul, attr, set->gemm->engine, NULL), "matmul choice"));
     FL_TRY_GOTO(onednn(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &kernel), "kernel name"));
     if (strncmp(kernel, "brg", 3) != 0) { /* its fallback is 1000 times slower and sums in another order */
-        err = FL_FAIL(FL_ERR_UNSUPPORTED, "oneDNN has no fast bf16 GEMM for n %d, k %d here, only %s", s->n, s->k, kernel);
+        err = FL_FAIL(FL_ERR_UNSUPPORTED, "oneDNN has no fast bf16 GEMM for n %d, k %d here, only %s", s->n,
+                      s->k, kernel);
         goto fail;
     }
     FL_TRY_GOTO(onednn(dnnl_primitive_create(&set->primitive[tile], desc), "matmul kernel"));
@@ -162,7 +167,8 @@ fl_err fl_gemm_get(fl_gemm *gemm, const fl_gemm_shape *shape, const fl_gemm_set 
     return FL_ERR_OK;
 }
 
-static void run_tile(const fl_gemm_set *set, int32_t worker, int32_t tile, const uint8_t *x, const void *w, void *y) {
+static void run_tile(const fl_gemm_set *set, int32_t worker, int32_t tile, const uint8_t *x, const void *w,
+                     void *y) {
     const tile_memory *m = &set->memory[worker * N_TILES + tile];
     /* oneDNN's handles are not const, but a matmul only reads x and w */
     union {
@@ -179,7 +185,8 @@ static void run_tile(const fl_gemm_set *set, int32_t worker, int32_t tile, const
     dnnl_primitive_execute(set->primitive[tile], set->gemm->streams[worker], 4, args);
 }
 
-void fl_gemm_run(const fl_gemm_set *set, int32_t worker, int32_t rows, const void *x, const void *w, void *y) {
+void fl_gemm_run(const fl_gemm_set *set, int32_t worker, int32_t rows, const void *x, const void *w,
+                 void *y) {
     const fl_gemm_shape *s = &set->shape;
     const uint8_t *x_row = x;
     uint8_t *y_row = y;

@@ -13,8 +13,8 @@ typedef struct fl_gemm_set fl_gemm_set; /* the primitives of one shape */
 
 /* x and y are dense: oneDNN's fast kernels take no others (rows of one are always dense). */
 typedef struct fl_gemm_shape {
-    int32_t n; /* output features, multiple of 64 */
-    int32_t k; /* multiple of 32 */
+    int32_t n;   /* output features, multiple of 64 */
+    int32_t k;   /* multiple of 32 */
     bool y_bf16; /* y rounded to bf16, else f32 */
 } fl_gemm_shape;
 

@@ -1,6 +1,6 @@
 /* The AVX-512 backend: needs AVX512-BF16 (Zen 4, Cooper Lake, Sapphire Rapids and later). */
 #include "backend/backend.h"
-#include "op/op_kernels.h"
+#include "backend/op_tables.h"
 
 const fl_op_table fl_op_table_avx512 = {
     .weight_pack = fl_weight_pack_cpu,

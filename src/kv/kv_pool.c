@@ -11,7 +11,8 @@ struct fl_kv_pool {
 };
 
 static int64_t piece_bytes(const fl_kv_shape *shape) {
-    return (int64_t)FL_KV_PAGE_TOKENS * (shape->latent_dim + shape->rope_dim) * (int64_t)fl_dtype_bytes(shape->dtype);
+    return (int64_t)FL_KV_PAGE_TOKENS * (shape->latent_dim + shape->rope_dim) *
+           (int64_t)fl_dtype_bytes(shape->dtype);
 }
 
 int64_t fl_kv_page_bytes(const fl_kv_shape *shape) {

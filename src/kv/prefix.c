@@ -88,7 +88,8 @@ static int32_t find_page(const fl_prefix *p, const fl_prefix_key *key, const fl_
     return NONE;
 }
 
-int32_t fl_prefix_find(fl_prefix *p, const int32_t *tokens, int32_t n_pages, int32_t *pages, fl_prefix_key *key) {
+int32_t fl_prefix_find(fl_prefix *p, const int32_t *tokens, int32_t n_pages, int32_t *pages,
+                       fl_prefix_key *key) {
     *key = (fl_prefix_key){{0}};
     uint64_t now = ++p->clock;
     for (int32_t i = 0; i < n_pages; i++) {
@@ -145,7 +146,8 @@ void fl_prefix_evict(fl_prefix *p, int32_t n_pages) {
     while (fl_kv_pool_free_pages(p->pool) < n_pages) {
         int32_t oldest = NONE;
         for (int32_t i = 0; i < p->n_buckets; i++)
-            if (only_ours(p, i) && (oldest == NONE || goes_before(&p->entries[i], &p->entries[oldest]))) oldest = i;
+            if (only_ours(p, i) && (oldest == NONE || goes_before(&p->entries[i], &p->entries[oldest])))
+                oldest = i;
         if (oldest == NONE) return;
         forget(p, oldest);
     }

@@ -19,7 +19,8 @@ void fl_prefix_close(fl_prefix *prefix);
 
 /* Finds the longest run of cached pages for tokens[0 .. n_pages * 64), takes a reference on each for the caller and
  * writes them to pages[]. *key becomes the key of the last one found (zero for none). Returns how many. */
-int32_t fl_prefix_find(fl_prefix *prefix, const int32_t *tokens, int32_t n_pages, int32_t *pages, fl_prefix_key *key);
+int32_t fl_prefix_find(fl_prefix *prefix, const int32_t *tokens, int32_t n_pages, int32_t *pages,
+                       fl_prefix_key *key);
 
 /* Enters `page`, the index-th of its timeline, holding these 64 tokens, after the page of *key; *key becomes its key.
  * If an equal page is there already, nothing changes but *key. */

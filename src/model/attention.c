@@ -29,15 +29,10 @@ static fl_err take(attention *t, int64_t elements, void *out_pointer) {
     return fl_arena_take(t->arena, elements, t->act_bytes, out_pointer);
 }
 
-static fl_err multiply(const attention *t, const fl_weight *w, const void *x, int32_t rows, fl_matmul_out out, void *y) {
-    const fl_matmul_args args = {.x = x,
-                                 .x_stride = w->k,
-                                 .w = w,
-                                 .n_groups = 1,
-                                 .rows = rows,
-                                 .out = out,
-                                 .y = y,
-                                 .y_stride = w->n};
+static fl_err multiply(const attention *t, const fl_weight *w, const void *x, int32_t rows, fl_matmul_out out,
+                       void *y) {
+    const fl_matmul_args args = {
+        .x = x, .x_stride = w->k, .w = w, .n_groups = 1, .rows = rows, .out = out, .y = y, .y_stride = w->n};
     return t->w->be->op->matmul(t->w->be, &args);
 }
 
@@ -128,7 +123,8 @@ static fl_err attend_document(attention *t, const fl_kv_rows *piece) {
     FL_TRY(take(t, (int64_t)most * t->latent, &read.latent));
     FL_TRY(take(t, (int64_t)most * t->rope, &read.k_pe));
     FL_TRY(take(t, (int64_t)most * t->layer->kv_b.n, &kv));
-    FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_state_bytes(args.rows, args.n_heads, args.v_dim), 1, &args.state));
+    FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_state_bytes(args.rows, args.n_heads, args.v_dim), 1,
+                         &args.state));
     FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_scratch_bytes(&args), 1, &args.scratch));
     args.kv = kv;
     args.k_pe = read.k_pe;
@@ -176,7 +172,8 @@ static fl_err absorb_queries(const attention *t, int32_t row0, int32_t rows, voi
 }
 
 /* Tail rows of one timeline in groups small enough that their partial results stay bounded. */
-static fl_err attend_piece(const attention *t, const fl_kv_rows *piece, int32_t row0, void *q_latent, void *out) {
+static fl_err attend_piece(const attention *t, const fl_kv_rows *piece, int32_t row0, void *q_latent,
+                           void *out) {
     fl_backend *be = t->w->be;
     for (int32_t i = 0; i < piece->n_rows;) {
         int32_t splits = (piece->pos + piece->n_rows) / FL_ATTN_ABSORBED_SPLIT_TOKENS + 1;

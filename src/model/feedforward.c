@@ -1,8 +1,8 @@
 /* The feed-forward half of a layer: a dense SwiGLU MLP, or routed experts plus the shared one. */
 #include "model/forward.h"
 
-static fl_err multiply(const fl_weights *w, const fl_weight *weight, const void *x, int32_t rows, fl_matmul_out out,
-                       void *y) {
+static fl_err multiply(const fl_weights *w, const fl_weight *weight, const void *x, int32_t rows,
+                       fl_matmul_out out, void *y) {
     const fl_matmul_args args = {.x = x,
                                  .x_stride = weight->k,
                                  .w = weight,
@@ -14,10 +14,12 @@ static fl_err multiply(const fl_weights *w, const fl_weight *weight, const void 
     return w->be->op->matmul(w->be, &args);
 }
 
-static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, const fl_activations *act, fl_arena *arena) {
+static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, const fl_activations *act,
+                      fl_arena *arena) {
     void *inner;
     int64_t mark = fl_arena_mark(arena);
-    FL_TRY(fl_arena_take(arena, (int64_t)rows * ffn->down.k, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
+    FL_TRY(
+        fl_arena_take(arena, (int64_t)rows * ffn->down.k, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
     FL_TRY(multiply(w, &ffn->gate_up, act->normed, rows, FL_MATMUL_SWIGLU, inner));
     FL_TRY(multiply(w, &ffn->down, inner, rows, FL_MATMUL_F32, act->delta));
     fl_arena_reset(arena, mark);
@@ -38,7 +40,8 @@ typedef struct routing {
     int32_t *experts; /* [n_experts + 1] first place of each */
 } routing;
 
-static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, const void *x, const routing *r) {
+static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, const void *x,
+                    const routing *r) {
     const fl_config *c = &w->config;
     const fl_moe_route_args args = {.x = x,
                                     .x_stride = c->hidden,
@@ -50,7 +53,8 @@ static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, co
                                     .top_k = c->experts_per_token,
                                     .n_groups = c->n_group,
                                     .top_groups = c->topk_group,
-                                    .score = c->scoring == FL_SCORING_SIGMOID ? FL_MOE_SIGMOID : FL_MOE_SOFTMAX,
+                                    .score =
+                                        c->scoring == FL_SCORING_SIGMOID ? FL_MOE_SIGMOID : FL_MOE_SOFTMAX,
                                     .select = select_of(c->topk_method),
                                     .normalize = c->norm_topk_prob,
                                     .factor = (float)c->routed_scaling_factor,
@@ -60,11 +64,12 @@ static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, co
 }
 
 /* The chosen experts' outputs, in the order of `place`. */
-static fl_err run_experts(const fl_weights *w, const fl_layer *layer, int32_t pairs, const routing *r, void *x, float *y,
-                          fl_arena *arena) {
+static fl_err run_experts(const fl_weights *w, const fl_layer *layer, int32_t pairs, const routing *r,
+                          void *x, float *y, fl_arena *arena) {
     const fl_config *c = &w->config;
     void *inner;
-    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->moe_intermediate, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
+    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->moe_intermediate,
+                         (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
     fl_matmul_args args = {.x = x,
                            .x_stride = c->hidden,
                            .w = layer->expert_gate_up,

@@ -1,7 +1,8 @@
 /* The layers in order. The residual sum of each half layer is taken by the next norm, so x is read and written once. */
 #include "model/forward.h"
 
-static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, int32_t rows, float *x, void *y) {
+static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, int32_t rows, float *x,
+                   void *y) {
     const fl_rmsnorm_args args = {
         .x = x,
         .x_stride = w->config.hidden,
@@ -57,7 +58,8 @@ static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena)
     fl_activations act;
     FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.x));
     FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.delta));
-    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype), &act.normed));
+    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype),
+                         &act.normed));
     const fl_embed_args embed = {
         .ids = step->ids,
         .table = w->embed,

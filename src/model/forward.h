@@ -17,13 +17,14 @@ typedef struct fl_step {
     int32_t rows;
     const int32_t *ids;      /* [rows] */
     const float *rope_table; /* [rows][rope_dim / 2][2] */
-    const fl_kv_rows *seqs;  /* [n_seqs] in row order: first the n_document document pieces, then tail pieces */
+    const fl_kv_rows
+        *seqs; /* [n_seqs] in row order: first the n_document document pieces, then tail pieces */
     int32_t n_seqs, n_document;
     const fl_kv_layer *kv; /* [layers] */
     float softmax_scale;
     const int32_t *logit_rows; /* [n_logit_rows] rows whose logits are wanted */
     int32_t n_logit_rows;
-    float *logits; /* [n_logit_rows][vocab] */
+    float *logits;         /* [n_logit_rows][vocab] */
     fl_layer_fn *on_layer; /* or NULL */
     void *on_layer_context;
 } fl_step;
@@ -40,9 +41,9 @@ typedef struct fl_activations {
 } fl_activations;
 
 /* Halves of a layer: each reads x (after adding delta) and leaves its output in delta. */
-fl_err fl_attention_run(const fl_weights *weights, const fl_layer *layer, const fl_step *step, int32_t layer_index,
-                        const fl_activations *act, fl_arena *arena);
-fl_err fl_feedforward_run(const fl_weights *weights, const fl_layer *layer, int32_t rows, const fl_activations *act,
-                          fl_arena *arena);
+fl_err fl_attention_run(const fl_weights *weights, const fl_layer *layer, const fl_step *step,
+                        int32_t layer_index, const fl_activations *act, fl_arena *arena);
+fl_err fl_feedforward_run(const fl_weights *weights, const fl_layer *layer, int32_t rows,
+                          const fl_activations *act, fl_arena *arena);
 
 #endif

@@ -79,14 +79,16 @@ static fl_err floats(loader *l, const char *prefix, const char *name, int64_t n,
     fl_tensor t;
     FL_TRY(fl_checkpoint_find(l->checkpoint, &t, "%s%s", prefix, name));
     if (t.dtype == FL_DTYPE_F8_E4M3)
-        return FL_FAIL(FL_ERR_DATA, "%s: tensor %s: expected F32, BF16 or F16, found F8_E4M3", t.file, t.name);
+        return FL_FAIL(FL_ERR_DATA, "%s: tensor %s: expected F32, BF16 or F16, found F8_E4M3", t.file,
+                       t.name);
     for (int64_t i = 0; i < n; i++) values[i] = element(&t, i);
     return FL_ERR_OK;
 }
 
 static fl_err load_ffn(loader *l, const char *prefix, int32_t inter, fl_weight *gate_up, fl_weight *down) {
     int32_t hidden = l->config->hidden;
-    const part gate = {.rows = inter, .cols = hidden}, up = {.rows = inter, .cols = hidden, .n_offset = inter};
+    const part gate = {.rows = inter, .cols = hidden},
+               up = {.rows = inter, .cols = hidden, .n_offset = inter};
     FL_TRY(place(l, 2 * inter, hidden, gate_up));
     FL_TRY(pack(l, prefix, "gate_proj", &gate, gate_up));
     FL_TRY(pack(l, prefix, "up_proj", &up, gate_up));
@@ -122,7 +124,8 @@ static fl_err load_kv_b(loader *l, const char *prefix, fl_layer *layer) {
     const fl_weight_layout *layout = &l->be->layout;
     int32_t nope = c->qk_nope_head_dim, v = c->v_head_dim, latent = c->kv_lora_rank;
     if (nope % layout->n_block != 0 || v % layout->n_block != 0)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s needs qk_nope_head_dim %d and v_head_dim %d to be multiples of %d",
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "backend %s needs qk_nope_head_dim %d and v_head_dim %d to be multiples of %d",
                        l->be->name, nope, v, layout->n_block);
     const float *gamma;
     FL_TRY(floats(l, prefix, "kv_a_layernorm.weight", latent, &gamma));
@@ -157,7 +160,8 @@ static fl_err load_attention(loader *l, const char *prefix, fl_layer *layer) {
         FL_TRY(matrix(l, prefix, "q_proj", &(part){.rows = q_n, .cols = c->hidden}, &layer->q_b));
     }
     FL_TRY(load_kv_b(l, prefix, layer));
-    return matrix(l, prefix, "o_proj", &(part){.rows = c->hidden, .cols = c->heads * c->v_head_dim}, &layer->o);
+    return matrix(l, prefix, "o_proj", &(part){.rows = c->hidden, .cols = c->heads * c->v_head_dim},
+                  &layer->o);
 }
 
 static fl_err load_layer(loader *l, int32_t i, fl_layer *layer) {
@@ -205,10 +209,8 @@ fl_err fl_weights_shape(fl_backend *be, const fl_config *config, fl_weights **ou
     loader l = {.be = be, .config = config};
     fl_err err = walk(&l, w, NULL, NULL);
     w->memory_bytes = l.arena.peak_bytes;
-    if (err != FL_ERR_OK)
-        fl_weights_close(w);
-    else
-        *out = w;
+    if (err != FL_ERR_OK) fl_weights_close(w);
+    else *out = w;
     return err;
 }
 

@@ -17,10 +17,10 @@ typedef struct fl_layer {
     const float *q_norm;    /* [q_lora_rank] or NULL */
     fl_weight qkv_a;        /* q_a | kv_a: n = q_lora_rank + kv_lora_rank + rope; without q_lora kv_a alone */
     fl_weight q_b;          /* n = heads * (nope + rope), k = q_lora_rank (without it: hidden) */
-    fl_weight kv_b;         /* n = heads * (nope + v), k = kv_lora_rank; kv_a_layernorm's gamma folded into k */
-    fl_weight *absorb;      /* [heads] n = kv_lora_rank, k = nope: q_nope to the latent space, gamma folded */
-    fl_weight *unabsorb;    /* [heads] n = v, k = kv_lora_rank: rows of kv_b itself, no copy */
-    fl_weight o;            /* n = hidden, k = heads * v */
+    fl_weight kv_b;      /* n = heads * (nope + v), k = kv_lora_rank; kv_a_layernorm's gamma folded into k */
+    fl_weight *absorb;   /* [heads] n = kv_lora_rank, k = nope: q_nope to the latent space, gamma folded */
+    fl_weight *unabsorb; /* [heads] n = v, k = kv_lora_rank: rows of kv_b itself, no copy */
+    fl_weight o;         /* n = hidden, k = heads * v */
     bool moe;
     fl_ffn dense;                            /* when not moe */
     fl_weight *expert_gate_up, *expert_down; /* [n_routed_experts] */

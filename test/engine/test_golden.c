@@ -23,9 +23,9 @@ static double logprob(const float *row, int32_t id) {
 }
 
 typedef struct score {
-    int64_t rows, top1_equal;           /* all positions */
-    int64_t clear_rows, clear_equal;    /* positions whose golden top-2 gap is > 0.1: unknown, see below */
-    double difference_sum;              /* of |log-prob| of the golden's top-1 and of the next token */
+    int64_t rows, top1_equal;        /* all positions */
+    int64_t clear_rows, clear_equal; /* positions whose golden top-2 gap is > 0.1: unknown, see below */
+    double difference_sum;           /* of |log-prob| of the golden's top-1 and of the next token */
     int64_t differences;
     double last_max_difference;
 } score;
@@ -74,7 +74,8 @@ static void run_prompt(timeline *t, const golden *g, score *s) {
     assert_non_null(logits);
     for (int32_t pos = 0; pos < g->n; pos += CHUNK) {
         int32_t rows = g->n - pos < CHUNK ? g->n - pos : CHUNK;
-        const timeline_step step = {.ids = g->ids + pos, .pos = pos, .rows = rows, .n_logits = rows, .logits = logits};
+        const timeline_step step = {
+            .ids = g->ids + pos, .pos = pos, .rows = rows, .n_logits = rows, .logits = logits};
         if (timeline_run(t, &step) != FL_ERR_OK) fail_msg("%s: %s", g->name, fl_err_detail());
         for (int32_t i = 0; i < rows; i++) score_row(g, pos + i, logits + (int64_t)i * GOLDEN_VOCAB, s);
     }
@@ -106,7 +107,8 @@ static void reference_agrees_to_rounding(void **state) {
         golden_read(names[i], &g);
         run_prompt(t, &g, &s);
         int32_t greedy = greedy_equal(t, &g);
-        print_message("reference %-9s last logits max |diff| %.2g, top-1 %lld/%lld, mean |log-prob diff| %.2g, greedy %d/32\n",
+        print_message("reference %-9s last logits max |diff| %.2g, top-1 %lld/%lld, mean |log-prob diff| "
+                      "%.2g, greedy %d/32\n",
                       g.name, s.last_max_difference, (long long)s.top1_equal, (long long)s.rows,
                       s.difference_sum / (double)s.differences, greedy);
         assert_true(s.last_max_difference <= 2e-3);
@@ -126,9 +128,10 @@ static void fast_backend_agrees(const char *backend) {
         golden_read(names[i], &g);
         score one = {0};
         run_prompt(t, &g, &one);
-        print_message("%s %-9s top-1 %lld/%lld, clear %lld/%lld, mean |log-prob diff| %.4f, greedy %d/32\n", backend,
-                      g.name, (long long)one.top1_equal, (long long)one.rows, (long long)one.clear_equal,
-                      (long long)one.clear_rows, one.difference_sum / (double)one.differences, greedy_equal(t, &g));
+        print_message("%s %-9s top-1 %lld/%lld, clear %lld/%lld, mean |log-prob diff| %.4f, greedy %d/32\n",
+                      backend, g.name, (long long)one.top1_equal, (long long)one.rows,
+                      (long long)one.clear_equal, (long long)one.clear_rows,
+                      one.difference_sum / (double)one.differences, greedy_equal(t, &g));
         s.rows += one.rows;
         s.top1_equal += one.top1_equal;
         s.clear_rows += one.clear_rows;
@@ -139,7 +142,8 @@ static void fast_backend_agrees(const char *backend) {
     }
     double all = (double)s.top1_equal / (double)s.rows, clear = (double)s.clear_equal / (double)s.clear_rows;
     double difference = s.difference_sum / (double)s.differences;
-    print_message("%s in all: top-1 %.4f, clear %.4f, mean |log-prob diff| %.4f\n", backend, all, clear, difference);
+    print_message("%s in all: top-1 %.4f, clear %.4f, mean |log-prob diff| %.4f\n", backend, all, clear,
+                  difference);
     assert_true(all >= 0.98);
     assert_true(clear >= 0.99);
     assert_true(difference <= 0.03);

@@ -43,7 +43,8 @@ fl_err timeline_open(const timeline_options *o, timeline **out) {
                                    .mscale = s->mscale,
                                    .mscale_all_dim = s->mscale_all_dim};
     fl_rope_init(&params, &t->rope);
-    t->softmax_scale = (float)(t->rope.softmax_factor * M_LOG2E / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim));
+    t->softmax_scale =
+        (float)(t->rope.softmax_factor * M_LOG2E / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim));
     *out = t;
     return FL_ERR_OK;
 fail:
@@ -68,10 +69,11 @@ fl_err timeline_run(timeline *t, const timeline_step *s) {
     int32_t document = s->rows - s->tail_rows;
     fl_kv_rows seqs[2];
     int32_t n = 0;
-    if (document > 0) seqs[n++] = (fl_kv_rows){.row = 0, .n_rows = document, .pos = s->pos, .pages = t->pages};
+    if (document > 0)
+        seqs[n++] = (fl_kv_rows){.row = 0, .n_rows = document, .pos = s->pos, .pages = t->pages};
     if (s->tail_rows > 0)
-        seqs[n++] =
-            (fl_kv_rows){.row = document, .n_rows = s->tail_rows, .pos = s->pos + document, .pages = t->pages};
+        seqs[n++] = (fl_kv_rows){
+            .row = document, .n_rows = s->tail_rows, .pos = s->pos + document, .pages = t->pages};
     float *table = malloc((size_t)s->rows * (size_t)t->rope.dim * sizeof(float));
     int32_t *logit_rows = malloc((size_t)(s->n_logits + 1) * sizeof(int32_t));
     if (!table || !logit_rows) {

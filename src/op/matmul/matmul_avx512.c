@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/gemm.h"
-#include "op/op_kernels.h"
+#include "backend/op_tables.h"
 #include "op/vec_avx512.h"
 
 /* Few rows are cut into narrow panels so that all workers share them; whole rows are cheapest for many. */
@@ -17,7 +17,7 @@ typedef struct job {
     const fl_gemm_set *set;  /* of a whole panel */
     const fl_gemm_set *tail; /* of the last, narrower panel */
     int32_t n, panel, n_tiles;
-    bool direct;              /* panels are whole rows of a dense y: no stage */
+    bool direct; /* panels are whole rows of a dense y: no stage */
     bool dense_x;
     int64_t x_bytes, y_bytes; /* of a row */
 } job;
@@ -96,17 +96,16 @@ static void run_plain(void *context, int32_t task, int32_t worker) {
         for (int32_t i = 0; i < p.width; i += 16) {
             __mmask16 lanes = fl_lanes_avx512(i, p.width);
             __m512 v = _mm512_loadu_ps(stage + (int64_t)r * stride + i);
-            if (j->a->out == FL_MATMUL_F32)
-                _mm512_mask_storeu_ps((float *)y + i, lanes, v);
-            else
-                fl_store_bf16_avx512((uint16_t *)y + i, lanes, v);
+            if (j->a->out == FL_MATMUL_F32) _mm512_mask_storeu_ps((float *)y + i, lanes, v);
+            else fl_store_bf16_avx512((uint16_t *)y + i, lanes, v);
         }
     }
 }
 
 /* t / (1 + 2^(-t log2 e)); the exponential by a polynomial on [-1/2, 1/2], relative error 3e-7. */
 static __m512 silu(__m512 t) {
-    const float c[] = {1.5353362e-4f, 1.3398874e-3f, 9.6184370e-3f, 5.5503324e-2f, 2.4022648e-1f, 6.9314720e-1f, 1.0f};
+    const float c[] = {1.5353362e-4f, 1.3398874e-3f, 9.6184370e-3f, 5.5503324e-2f,
+                       2.4022648e-1f, 6.9314720e-1f, 1.0f};
     __m512 x = _mm512_mul_ps(t, _mm512_set1_ps(-1.44269504f));
     __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m512 f = _mm512_sub_ps(x, n), p = _mm512_set1_ps(c[0]);
@@ -134,7 +133,8 @@ static bool choose_direct(const fl_matmul_args *a) {
     bool one_row = a->rows == 1;
     bool dense = a->x_stride == a->w->k && a->y_stride == a->w->n && a->w->n <= PANEL_WHOLE;
     bool many = a->rows > FEW_ROWS && a->n_groups == 1;
-    return a->out != FL_MATMUL_SWIGLU && a->w->n % 64 == 0 && (one_row || (dense && (many || a->n_groups > 1)));
+    return a->out != FL_MATMUL_SWIGLU && a->w->n % 64 == 0 &&
+           (one_row || (dense && (many || a->n_groups > 1)));
 }
 
 static int32_t choose_panel(const job *j) {
@@ -157,8 +157,9 @@ fl_err fl_matmul_avx512(fl_backend *be, const fl_matmul_args *a) {
     if (a->rows == 0) return FL_ERR_OK;
     bool swiglu = a->out == FL_MATMUL_SWIGLU;
     if (a->w->k % 32 != 0 || (swiglu && a->w->n % 128 != 0))
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: k %d must be a multiple of 32 and SwiGLU's n %d of 128 on avx512",
-                       a->w->k, a->w->n);
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "matmul: k %d must be a multiple of 32 and SwiGLU's n %d of 128 on avx512", a->w->k,
+                       a->w->n);
     fl_gemm *gemm = be->state;
     job j = {.a = a,
              .gemm = gemm,

@@ -2,7 +2,7 @@
  * they go one by one: the rows are few, and a head's weights stay in L1. */
 #include "backend/backend.h"
 #include "backend/gemm.h"
-#include "op/op_kernels.h"
+#include "backend/op_tables.h"
 
 typedef struct job {
     const fl_matmul_head_args *a;
@@ -25,7 +25,8 @@ fl_err fl_matmul_head_avx512(fl_backend *be, const fl_matmul_head_args *a) {
     FL_TRY(fl_matmul_head_validate(a));
     if (a->rows == 0) return FL_ERR_OK;
     if (a->w->k % 32 != 0 || a->w->n % 64 != 0)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul_head: k %d must be a multiple of 32 and n %d of 64 on avx512", a->w->k,
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "matmul_head: k %d must be a multiple of 32 and n %d of 64 on avx512", a->w->k,
                        a->w->n);
     job j = {.a = a, .tiles = (a->rows + FL_GEMM_ROWS - 1) / FL_GEMM_ROWS};
     const fl_gemm_shape shape = {.n = a->w->n, .k = a->w->k, .y_bf16 = true};
