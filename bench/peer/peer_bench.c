@@ -233,7 +233,7 @@ static bool write_check(const char *path, const struct check *c) {
 
 static int cmd_logits(struct llama_model *model, char **argv) {
     struct check c = {.n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model))};
-    struct options o = {.ubatch = CHECK_UBATCH, .kv = GGML_TYPE_F16, .threads = 2};
+    struct options o = {.ubatch = CHECK_UBATCH, .kv = GGML_TYPE_F16, .threads = 1};
     struct llama_context *ctx = NULL;
     c.ids = read_ids(argv[0], &c.n);
     o.tokens = c.n;
