@@ -1,0 +1,353 @@
+/* Chat templates of checkpoints: reading the files, building the variables, turning marks into spans. */
+#include "text/chat.h"
+
+#include "text/jinja_str.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fl_chat {
+    fl_jinja *jinja;
+    char *bos, *eos; /* NULL = none */
+};
+
+/* ---- opening
+ * --------------------------------------------------------------------------------------------------- */
+
+static fl_err copy_text(const char *text, char **out) {
+    *out = NULL;
+    if (text == NULL) return FL_ERR_OK;
+    *out = strdup(text);
+    return *out != NULL ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "chat template: %zu bytes", strlen(text));
+}
+
+fl_err fl_chat_open_template(const char *template_text, size_t n_bytes, const char *bos, const char *eos,
+                             fl_chat **out) {
+    fl_jinja_limits limits;
+    fl_err err = FL_ERR_OK;
+    fl_chat *chat = calloc(1, sizeof *chat);
+    if (chat == NULL) return FL_FAIL(FL_ERR_NOMEM, "chat template: %zu bytes", sizeof *chat);
+    fl_jinja_limits_default(&limits);
+    FL_TRY_GOTO(copy_text(bos, &chat->bos));
+    FL_TRY_GOTO(copy_text(eos, &chat->eos));
+    FL_TRY_GOTO(fl_jinja_open(template_text, n_bytes, &limits, &chat->jinja));
+    *out = chat;
+    return FL_ERR_OK;
+fail:
+    fl_chat_close(chat);
+    return err;
+}
+
+void fl_chat_close(fl_chat *chat) {
+    if (chat == NULL) return;
+    fl_jinja_close(chat->jinja);
+    free(chat->bos);
+    free(chat->eos);
+    free(chat);
+}
+
+/* Longest file read here; the largest real tokenizer_config.json are below 1 MiB. */
+enum { FILE_MAX_BYTES = 64 << 20 };
+
+/* *text is NULL if there is no such file. */
+static fl_err read_file(const char *path, char **text, size_t *n_bytes) {
+    fl_err err = FL_ERR_OK;
+    size_t cap = 1 << 16;
+    *text = NULL;
+    *n_bytes = 0;
+    char *bytes = NULL;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL && errno == ENOENT) return FL_ERR_OK;
+    if (file == NULL) return FL_FAIL(FL_ERR_IO, "%s: %s", path, strerror(errno));
+    for (;;) {
+        char *grown = realloc(bytes, cap);
+        if (grown == NULL) {
+            err = FL_FAIL(FL_ERR_NOMEM, "%s: %zu bytes", path, cap);
+            goto fail;
+        }
+        bytes = grown;
+        *n_bytes += fread(bytes + *n_bytes, 1, cap - *n_bytes, file);
+        if (*n_bytes < cap) break;
+        cap *= 2;
+        if (cap > FILE_MAX_BYTES) {
+            err = FL_FAIL(FL_ERR_LIMIT, "%s: larger than %d bytes", path, FILE_MAX_BYTES);
+            goto fail;
+        }
+    }
+    if (ferror(file)) {
+        err = FL_FAIL(FL_ERR_IO, "%s: %s", path, strerror(errno));
+        goto fail;
+    }
+    fclose(file);
+    *text = bytes;
+    return FL_ERR_OK;
+fail:
+    fclose(file);
+    free(bytes);
+    return err;
+}
+
+/* A special token's text: written as a string or as {"content": "..."}; *out is NULL where it is null or
+ * missing. */
+static fl_err special_token(json_t *config, const char *path, const char *key, const char **out) {
+    json_t *token = json_object_get(config, key);
+    *out = NULL;
+    if (token == NULL || json_is_null(token)) return FL_ERR_OK;
+    if (json_is_object(token)) token = json_object_get(token, "content");
+    *out = json_string_value(token);
+    return *out != NULL ? FL_ERR_OK : FL_FAIL(FL_ERR_DATA, "%s: %s: expected a string", path, key);
+}
+
+/* The template in the configuration; *out is NULL if there is none. */
+static fl_err config_template(json_t *config, const char *path, json_t **out) {
+    json_t *found = json_object_get(config, "chat_template"), *entry;
+    size_t i;
+    *out = NULL;
+    if (found == NULL || json_is_null(found)) return FL_ERR_OK;
+    if (json_is_array(found)) {
+        json_array_foreach(found, i, entry) {
+            const char *name = json_string_value(json_object_get(entry, "name"));
+            if (name != NULL && strcmp(name, "default") == 0) *out = json_object_get(entry, "template");
+        }
+        if (*out == NULL)
+            return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: chat_template: none is named 'default'", path);
+    } else {
+        *out = found;
+    }
+    if (json_is_string(*out)) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_DATA, "%s: chat_template: expected a string or a list of named strings", path);
+}
+
+static fl_err join_path(const char *folder, const char *name, char *out, size_t size) {
+    int n = snprintf(out, size, "%s/%s", folder, name);
+    if (n >= 0 && (size_t)n < size) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_INVALID, "the path of the checkpoint folder is longer than %zu bytes", size - 1);
+}
+
+/* A bad template's error names the file it is in. */
+static fl_err name_file(fl_err err, const char *path) {
+    return err == FL_ERR_OK ? err : FL_FAIL(err, "%s: %s", path, fl_err_detail());
+}
+
+fl_err fl_chat_open(const char *model_dir, fl_chat **out) {
+    char config_path[4096], jinja_path[4096];
+    char *config_text = NULL, *jinja_text = NULL;
+    const char *bos, *eos, *bytes;
+    size_t n_config, n_jinja, n_bytes;
+    json_t *config = NULL, *inside;
+    json_error_t json_error;
+    fl_err err = FL_ERR_OK;
+    FL_TRY(join_path(model_dir, "tokenizer_config.json", config_path, sizeof config_path));
+    FL_TRY(join_path(model_dir, "chat_template.jinja", jinja_path, sizeof jinja_path));
+    FL_TRY_GOTO(read_file(config_path, &config_text, &n_config));
+    FL_TRY_GOTO(read_file(jinja_path, &jinja_text, &n_jinja));
+    if (config_text == NULL) {
+        err = FL_FAIL(FL_ERR_IO, "%s: no such file", config_path);
+        goto fail;
+    }
+    config = json_loadb(config_text, n_config, 0, &json_error);
+    if (!json_is_object(config)) {
+        err = FL_FAIL(FL_ERR_DATA, "%s: line %d: %s", config_path, json_error.line,
+                      config == NULL ? json_error.text : "expected an object");
+        goto fail;
+    }
+    FL_TRY_GOTO(special_token(config, config_path, "bos_token", &bos));
+    FL_TRY_GOTO(special_token(config, config_path, "eos_token", &eos));
+    bytes = jinja_text;
+    n_bytes = n_jinja;
+    if (bytes == NULL) {
+        FL_TRY_GOTO(config_template(config, config_path, &inside));
+        if (inside == NULL) {
+            err = FL_FAIL(FL_ERR_UNSUPPORTED, "%s: no chat_template: this checkpoint has no chat template",
+                          config_path);
+            goto fail;
+        }
+        bytes = json_string_value(inside);
+        n_bytes = json_string_length(inside);
+    }
+    err = name_file(fl_chat_open_template(bytes, n_bytes, bos, eos, out),
+                    jinja_text != NULL ? jinja_path : config_path);
+fail:
+    json_decref(config);
+    free(config_text);
+    free(jinja_text);
+    return err;
+}
+
+/* ---- variables
+ * ------------------------------------------------------------------------------------------------- */
+
+static fl_err set_pair(fl_jrun *run, fl_jpair *pair, const char *key, fl_jval value) {
+    pair->value = value;
+    return fl_jval_from_bytes(&run->arena, key, strlen(key), &pair->key);
+}
+
+/* Adds the keys of `extra` to `pairs`. Those that the message itself defines may not be among them. */
+static fl_err add_extra(fl_jrun *run, const fl_chat_message *message, size_t at, fl_jpair *pairs, size_t *n) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(message->extra, key, value) {
+        bool content = strcmp(key, "content") == 0;
+        if (content && message->content == NULL) {
+            FL_TRY(fl_jval_from_json(run, value, &pairs[1].value));
+            continue;
+        }
+        if (content || strcmp(key, "role") == 0 || strcmp(key, "tool_calls") == 0) {
+            return FL_FAIL(FL_ERR_INVALID, "message %zu: '%s' may not be among the extra keys", at, key);
+        }
+        fl_jval converted;
+        FL_TRY(fl_jval_from_json(run, value, &converted));
+        FL_TRY(set_pair(run, &pairs[(*n)++], key, converted));
+    }
+    return FL_ERR_OK;
+}
+
+static fl_err make_message(fl_jrun *run, const fl_chat_message *message, size_t at, fl_jval *out) {
+    fl_jval value;
+    if (message->role == NULL) return FL_FAIL(FL_ERR_INVALID, "message %zu: no role", at);
+    if (message->extra != NULL && !json_is_object(message->extra)) {
+        return FL_FAIL(FL_ERR_INVALID, "message %zu: extra: expected an object", at);
+    }
+    size_t n = 0;
+    fl_jpair *pairs = fl_jarena_alloc(&run->arena, 3 + json_object_size(message->extra), sizeof *pairs);
+    if (pairs == NULL) return run->arena.err;
+    FL_TRY(fl_jval_from_bytes(&run->arena, message->role, strlen(message->role), &value));
+    FL_TRY(set_pair(run, &pairs[n++], "role", value));
+    value = fl_jval_none();
+    if (message->content != NULL) {
+        FL_TRY(fl_jval_from_marked(&run->arena, message->content, message->content_bytes, at, &value));
+    }
+    FL_TRY(set_pair(run, &pairs[n++], "content", value));
+    if (message->tool_calls != NULL) {
+        FL_TRY(fl_jval_from_json(run, message->tool_calls, &value));
+        FL_TRY(set_pair(run, &pairs[n++], "tool_calls", value));
+    }
+    FL_TRY(add_extra(run, message, at, pairs, &n));
+    return fl_jval_from_pairs(run, pairs, n, out);
+}
+
+static fl_err make_messages(fl_jrun *run, const fl_chat_message *messages, size_t n, fl_jval *out) {
+    fl_jval *items = fl_jarena_alloc(&run->arena, n, sizeof *items);
+    if (items == NULL) return run->arena.err;
+    for (size_t i = 0; i < n; i++) FL_TRY(make_message(run, &messages[i], i, &items[i]));
+    return fl_jval_from_items(run, items, n, false, out);
+}
+
+/* What a template finds besides extra_kwargs; those may replace the last two, as in Hugging Face's. */
+enum { VAR_MESSAGES, VAR_TOOLS, VAR_DOCUMENTS, VAR_PROMPT, VAR_FIXED, VAR_BOS = VAR_FIXED, VAR_EOS, N_VARS };
+
+static fl_err make_token(fl_jrun *run, const char *token, const char *name, fl_jvar *out) {
+    *out = (fl_jvar){.name = name, .value = {.kind = FL_JUNDEFINED}};
+    if (token == NULL) {
+        fl_jval text;
+        FL_TRY(fl_jval_from_bytes(&run->arena, name, strlen(name), &text));
+        out->value = fl_jval_undefined(text.as.str);
+        return FL_ERR_OK;
+    }
+    return fl_jval_from_marked(&run->arena, token, strlen(token), FL_JORIGIN_TEMPLATE, &out->value);
+}
+
+static fl_err make_variables(fl_jrun *run, const fl_chat *chat, const fl_chat_options *options,
+                             fl_jvar *vars) {
+    vars[VAR_TOOLS] = (fl_jvar){.name = "tools", .value = fl_jval_none()};
+    if (options->tools != NULL) FL_TRY(fl_jval_from_json(run, options->tools, &vars[VAR_TOOLS].value));
+    vars[VAR_DOCUMENTS] = (fl_jvar){.name = "documents", .value = fl_jval_none()};
+    vars[VAR_PROMPT] =
+        (fl_jvar){.name = "add_generation_prompt", .value = fl_jval_bool(options->add_generation_prompt)};
+    FL_TRY(make_token(run, chat->bos, "bos_token", &vars[VAR_BOS]));
+    FL_TRY(make_token(run, chat->eos, "eos_token", &vars[VAR_EOS]));
+    size_t n = N_VARS;
+    const char *key;
+    json_t *value;
+    json_object_foreach(options->extra_kwargs, key, value) {
+        for (size_t i = 0; i < VAR_FIXED; i++) {
+            if (strcmp(key, vars[i].name) == 0) {
+                return FL_FAIL(FL_ERR_INVALID, "extra template variables: '%s' may not be among them", key);
+            }
+        }
+        vars[n].name = key; /* a later variable of the same name wins */
+        FL_TRY(fl_jval_from_json(run, value, &vars[n++].value));
+    }
+    return FL_ERR_OK;
+}
+
+/* ---- rendering
+ * ------------------------------------------------------------------------------------------------- */
+
+/* Moves the rendered string out of the arena, its marks as spans and pieces. */
+static fl_err take_text(const fl_jstr *str, fl_chat_text *out) {
+    size_t n_trusted = 0;
+    for (size_t i = 0; i < str->n_marks; i++) n_trusted += str->marks[i].origin == FL_JORIGIN_TEMPLATE;
+    fl_chat_text made = {.n_bytes = str->n};
+    made.text = malloc(str->n + 1);
+    made.trusted = calloc(n_trusted + 1, sizeof *made.trusted);
+    made.pieces = calloc(str->n_marks - n_trusted + 1, sizeof *made.pieces);
+    if (made.text == NULL || made.trusted == NULL || made.pieces == NULL) {
+        fl_chat_text_free(&made);
+        return FL_FAIL(FL_ERR_NOMEM, "prompt of %zu bytes", str->n);
+    }
+    memcpy(made.text, str->bytes, str->n);
+    made.text[str->n] = '\0';
+    for (size_t i = 0; i < str->n_marks; i++) {
+        const fl_jmark *mark = &str->marks[i];
+        const fl_text_span span = {.begin = mark->begin, .end = mark->end};
+        if (mark->origin == FL_JORIGIN_TEMPLATE) {
+            made.trusted[made.n_trusted++] = span;
+        } else {
+            made.pieces[made.n_pieces++] =
+                (fl_chat_piece){.text = span, .message = mark->origin, .content_begin = mark->origin_begin};
+        }
+    }
+    *out = made;
+    return FL_ERR_OK;
+}
+
+fl_err fl_chat_render(const fl_chat *chat, const fl_chat_message *messages, size_t n_messages,
+                      const fl_chat_options *options, fl_chat_text *out) {
+    fl_jinja_limits limits;
+    fl_jrun run;
+    const fl_jstr *text = NULL;
+    fl_err err = FL_ERR_OK;
+    if (options->extra_kwargs != NULL && !json_is_object(options->extra_kwargs)) {
+        return FL_FAIL(FL_ERR_INVALID, "extra template variables: expected an object");
+    }
+    fl_jinja_limits_default(&limits);
+    fl_jrun_init(&run, options->limits != NULL ? options->limits : &limits);
+    size_t n_vars = N_VARS + json_object_size(options->extra_kwargs);
+    fl_jvar *vars = fl_jarena_alloc(&run.arena, n_vars, sizeof *vars);
+    if (vars == NULL) {
+        err = run.arena.err;
+        goto fail;
+    }
+    FL_TRY_GOTO(make_variables(&run, chat, options, vars));
+    vars[VAR_MESSAGES].name = "messages";
+    FL_TRY_GOTO(make_messages(&run, messages, n_messages, &vars[VAR_MESSAGES].value));
+    FL_TRY_GOTO(fl_jinja_render(chat->jinja, &run, vars, n_vars, &text));
+    err = take_text(text, out);
+fail:
+    fl_jrun_clear(&run);
+    return err;
+}
+
+bool fl_chat_text_locate(const fl_chat_text *text, size_t message, size_t content_byte, size_t *out) {
+    for (size_t i = 0; i < text->n_pieces; i++) {
+        const fl_chat_piece *piece = &text->pieces[i];
+        size_t n = piece->text.end - piece->text.begin;
+        if (piece->message != message || content_byte < piece->content_begin) continue;
+        if (content_byte - piece->content_begin > n) continue;
+        *out = piece->text.begin + (content_byte - piece->content_begin);
+        return true;
+    }
+    return false;
+}
+
+void fl_chat_text_free(fl_chat_text *text) {
+    if (text == NULL) return;
+    free(text->text);
+    free(text->trusted);
+    free(text->pieces);
+    *text = (fl_chat_text){0};
+}
