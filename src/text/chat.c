@@ -1,11 +1,8 @@
 /* Chat templates of checkpoints: reading the files, building the variables, turning marks into spans. */
 #include "text/chat.h"
 
-#include "text/jinja_str.h"
+#include "base/file.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +11,7 @@ struct fl_chat {
     char *bos, *eos; /* NULL = none */
 };
 
-/* ---- opening
- * --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static fl_err copy_text(const char *text, char **out) {
     *out = NULL;
@@ -52,57 +48,22 @@ void fl_chat_close(fl_chat *chat) {
 /* Longest file read here; the largest real tokenizer_config.json are below 1 MiB. */
 enum { FILE_MAX_BYTES = 64 << 20 };
 
-/* *text is NULL if there is no such file. */
-static fl_err read_file(const char *path, char **text, size_t *n_bytes) {
-    fl_err err = FL_ERR_OK;
-    size_t cap = 1 << 16;
-    *text = NULL;
-    *n_bytes = 0;
-    char *bytes = NULL;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL && errno == ENOENT) return FL_ERR_OK;
-    if (file == NULL) return FL_FAIL(FL_ERR_IO, "%s: %s", path, strerror(errno));
-    for (;;) {
-        char *grown = realloc(bytes, cap);
-        if (grown == NULL) {
-            err = FL_FAIL(FL_ERR_NOMEM, "%s: %zu bytes", path, cap);
-            goto fail;
-        }
-        bytes = grown;
-        *n_bytes += fread(bytes + *n_bytes, 1, cap - *n_bytes, file);
-        if (*n_bytes < cap) break;
-        cap *= 2;
-        if (cap > FILE_MAX_BYTES) {
-            err = FL_FAIL(FL_ERR_LIMIT, "%s: larger than %d bytes", path, FILE_MAX_BYTES);
-            goto fail;
-        }
-    }
-    if (ferror(file)) {
-        err = FL_FAIL(FL_ERR_IO, "%s: %s", path, strerror(errno));
-        goto fail;
-    }
-    fclose(file);
-    *text = bytes;
-    return FL_ERR_OK;
-fail:
-    fclose(file);
-    free(bytes);
-    return err;
-}
+#define CONFIG_NAME "tokenizer_config.json"
+#define JINJA_NAME  "chat_template.jinja"
 
 /* A special token's text: written as a string or as {"content": "..."}; *out is NULL where it is null or
  * missing. */
-static fl_err special_token(json_t *config, const char *path, const char *key, const char **out) {
+static fl_err special_token(json_t *config, const char *key, const char **out) {
     json_t *token = json_object_get(config, key);
     *out = NULL;
     if (token == NULL || json_is_null(token)) return FL_ERR_OK;
     if (json_is_object(token)) token = json_object_get(token, "content");
     *out = json_string_value(token);
-    return *out != NULL ? FL_ERR_OK : FL_FAIL(FL_ERR_DATA, "%s: %s: expected a string", path, key);
+    return *out != NULL ? FL_ERR_OK : FL_FAIL(FL_ERR_DATA, CONFIG_NAME ": %s: expected a string", key);
 }
 
 /* The template in the configuration; *out is NULL if there is none. */
-static fl_err config_template(json_t *config, const char *path, json_t **out) {
+static fl_err config_template(json_t *config, json_t **out) {
     json_t *found = json_object_get(config, "chat_template"), *entry;
     size_t i;
     *out = NULL;
@@ -113,72 +74,58 @@ static fl_err config_template(json_t *config, const char *path, json_t **out) {
             if (name != NULL && strcmp(name, "default") == 0) *out = json_object_get(entry, "template");
         }
         if (*out == NULL)
-            return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: chat_template: none is named 'default'", path);
+            return FL_FAIL(FL_ERR_UNSUPPORTED, CONFIG_NAME ": chat_template: none is named 'default'");
     } else {
         *out = found;
     }
     if (json_is_string(*out)) return FL_ERR_OK;
-    return FL_FAIL(FL_ERR_DATA, "%s: chat_template: expected a string or a list of named strings", path);
+    return FL_FAIL(FL_ERR_DATA, CONFIG_NAME ": chat_template: expected a string or a list of named strings");
 }
 
-static fl_err join_path(const char *folder, const char *name, char *out, size_t size) {
-    int n = snprintf(out, size, "%s/%s", folder, name);
-    if (n >= 0 && (size_t)n < size) return FL_ERR_OK;
-    return FL_FAIL(FL_ERR_INVALID, "the path of the checkpoint folder is longer than %zu bytes", size - 1);
-}
-
-/* A bad template's error names the file it is in. */
-static fl_err name_file(fl_err err, const char *path) {
-    return err == FL_ERR_OK ? err : FL_FAIL(err, "%s: %s", path, fl_err_detail());
+/* Reads the JSON object in tokenizer_config.json. */
+static fl_err read_config(const char *model_dir, json_t **out) {
+    char *text;
+    size_t n_bytes;
+    json_error_t error;
+    FL_TRY(fl_file_read(model_dir, CONFIG_NAME, FILE_MAX_BYTES, &text, &n_bytes));
+    *out = json_loadb(text, n_bytes, 0, &error);
+    free(text);
+    if (*out == NULL) return FL_FAIL(FL_ERR_DATA, CONFIG_NAME ": line %d: %s", error.line, error.text);
+    return json_is_object(*out) ? FL_ERR_OK : FL_FAIL(FL_ERR_DATA, CONFIG_NAME ": expected an object");
 }
 
 fl_err fl_chat_open(const char *model_dir, fl_chat **out) {
-    char config_path[4096], jinja_path[4096];
-    char *config_text = NULL, *jinja_text = NULL;
-    const char *bos, *eos, *bytes;
-    size_t n_config, n_jinja, n_bytes;
-    json_t *config = NULL, *inside;
-    json_error_t json_error;
+    char *jinja_text = NULL;
+    const char *bos = NULL, *eos = NULL, *bytes, *name = JINJA_NAME;
+    size_t n_bytes = 0;
+    json_t *config = NULL, *inside = NULL;
     fl_err err = FL_ERR_OK;
-    FL_TRY(join_path(model_dir, "tokenizer_config.json", config_path, sizeof config_path));
-    FL_TRY(join_path(model_dir, "chat_template.jinja", jinja_path, sizeof jinja_path));
-    FL_TRY_GOTO(read_file(config_path, &config_text, &n_config));
-    FL_TRY_GOTO(read_file(jinja_path, &jinja_text, &n_jinja));
-    if (config_text == NULL) {
-        err = FL_FAIL(FL_ERR_IO, "%s: no such file", config_path);
-        goto fail;
-    }
-    config = json_loadb(config_text, n_config, 0, &json_error);
-    if (!json_is_object(config)) {
-        err = FL_FAIL(FL_ERR_DATA, "%s: line %d: %s", config_path, json_error.line,
-                      config == NULL ? json_error.text : "expected an object");
-        goto fail;
-    }
-    FL_TRY_GOTO(special_token(config, config_path, "bos_token", &bos));
-    FL_TRY_GOTO(special_token(config, config_path, "eos_token", &eos));
-    bytes = jinja_text;
-    n_bytes = n_jinja;
-    if (bytes == NULL) {
-        FL_TRY_GOTO(config_template(config, config_path, &inside));
+    FL_TRY_GOTO(read_config(model_dir, &config));
+    FL_TRY_GOTO(special_token(config, "bos_token", &bos));
+    FL_TRY_GOTO(special_token(config, "eos_token", &eos));
+    if (fl_file_exists(model_dir, JINJA_NAME)) {
+        FL_TRY_GOTO(fl_file_read(model_dir, JINJA_NAME, FILE_MAX_BYTES, &jinja_text, &n_bytes));
+        bytes = jinja_text;
+    } else {
+        name = CONFIG_NAME;
+        FL_TRY_GOTO(config_template(config, &inside));
         if (inside == NULL) {
-            err = FL_FAIL(FL_ERR_UNSUPPORTED, "%s: no chat_template: this checkpoint has no chat template",
-                          config_path);
+            err = FL_FAIL(FL_ERR_UNSUPPORTED, "%s: no chat_template in " CONFIG_NAME " and no " JINJA_NAME,
+                          model_dir);
             goto fail;
         }
         bytes = json_string_value(inside);
         n_bytes = json_string_length(inside);
     }
-    err = name_file(fl_chat_open_template(bytes, n_bytes, bos, eos, out),
-                    jinja_text != NULL ? jinja_path : config_path);
+    err = fl_chat_open_template(bytes, n_bytes, bos, eos, out);
+    if (err != FL_ERR_OK) err = FL_FAIL(err, "%s: %s", name, fl_err_detail());
 fail:
     json_decref(config);
-    free(config_text);
     free(jinja_text);
     return err;
 }
 
-/* ---- variables
- * ------------------------------------------------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------------------------------------- */
 
 static fl_err set_pair(fl_jrun *run, fl_jpair *pair, const char *key, fl_jval value) {
     pair->value = value;
@@ -252,6 +199,7 @@ static fl_err make_token(fl_jrun *run, const char *token, const char *name, fl_j
 
 static fl_err make_variables(fl_jrun *run, const fl_chat *chat, const fl_chat_options *options,
                              fl_jvar *vars) {
+    vars[VAR_MESSAGES] = (fl_jvar){.name = "messages", .value = fl_jval_none()};
     vars[VAR_TOOLS] = (fl_jvar){.name = "tools", .value = fl_jval_none()};
     if (options->tools != NULL) FL_TRY(fl_jval_from_json(run, options->tools, &vars[VAR_TOOLS].value));
     vars[VAR_DOCUMENTS] = (fl_jvar){.name = "documents", .value = fl_jval_none()};
@@ -274,8 +222,7 @@ static fl_err make_variables(fl_jrun *run, const fl_chat *chat, const fl_chat_op
     return FL_ERR_OK;
 }
 
-/* ---- rendering
- * ------------------------------------------------------------------------------------------------- */
+/* ---- rendering ----------------------------------------------------------------------------------------- */
 
 /* Moves the rendered string out of the arena, its marks as spans and pieces. */
 static fl_err take_text(const fl_jstr *str, fl_chat_text *out) {
@@ -323,7 +270,6 @@ fl_err fl_chat_render(const fl_chat *chat, const fl_chat_message *messages, size
         goto fail;
     }
     FL_TRY_GOTO(make_variables(&run, chat, options, vars));
-    vars[VAR_MESSAGES].name = "messages";
     FL_TRY_GOTO(make_messages(&run, messages, n_messages, &vars[VAR_MESSAGES].value));
     FL_TRY_GOTO(fl_jinja_render(chat->jinja, &run, vars, n_vars, &text));
     err = take_text(text, out);

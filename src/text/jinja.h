@@ -14,7 +14,7 @@
  * else.
  *
  * Where it knowingly differs from Jinja: upper, lower and capitalize change ASCII letters only; `safe` does
- * nothing; lists and dictionaries have no text form (use tojson); integers are 64 bits wide. */
+ * nothing; lists and dictionaries have no text form (use tojson); integers are 64 bits wide; a range is a list. */
 #ifndef FL_TEXT_JINJA_H
 #define FL_TEXT_JINJA_H
 

@@ -39,8 +39,7 @@ typedef struct machine {
 static fl_err eval(machine *m, const fl_jnode *node, fl_jval *out);
 static fl_err exec(machine *m, const fl_jnode *node);
 
-/* ---- variables
- * ------------------------------------------------------------------------------------------------- */
+/* ---- variables ----------------------------------------------------------------------------------------- */
 
 static fl_err lookup(machine *m, uint32_t symbol, fl_jval *out) {
     const slot *found = &m->slots[symbol];
@@ -99,8 +98,7 @@ static fl_err assign_targets(machine *m, const fl_jnode *node, const fl_jval *va
     return FL_ERR_OK;
 }
 
-/* ---- expressions
- * ----------------------------------------------------------------------------------------------- */
+/* ---- expressions --------------------------------------------------------------------------------------- */
 
 /* The values of items [0, n) of a node; NULL items are absent. */
 static fl_err eval_items(machine *m, const fl_jnode *node, fl_jval **out) {
@@ -344,8 +342,7 @@ static fl_err eval(machine *m, const fl_jnode *node, fl_jval *out) {
     return FL_ERR_OK;
 }
 
-/* ---- statements
- * ------------------------------------------------------------------------------------------------ */
+/* ---- statements ---------------------------------------------------------------------------------------- */
 
 static fl_err exec_print(machine *m, const fl_jnode *node) {
     fl_jval value;

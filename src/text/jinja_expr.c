@@ -19,8 +19,7 @@ typedef struct arguments {
 
 static fl_err parse_unary(fl_jparser *ps, bool filters, const fl_jnode **out);
 
-/* ---- calls
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 static fl_err parse_argument(fl_jparser *ps, arguments *args) {
     fl_jarena *arena = &ps->jinja->arena;
@@ -141,8 +140,7 @@ static fl_err parse_call(fl_jparser *ps, const fl_jtoken *name, uint32_t symbol,
     return FL_ERR_OK;
 }
 
-/* ---- primary expressions
- * --------------------------------------------------------------------------------------- */
+/* ---- primary expressions ------------------------------------------------------------------------------- */
 
 static fl_err parse_name(fl_jparser *ps, const fl_jnode **out) {
     static const struct {
@@ -299,8 +297,7 @@ static fl_err parse_primary(fl_jparser *ps, const fl_jnode **out) {
     return fl_jparser_fail_expected(ps, "an expression");
 }
 
-/* ---- what follows a primary
- * ------------------------------------------------------------------------------------ */
+/* ---- what follows a primary ---------------------------------------------------------------------------- */
 
 static bool is_loop_attribute(const fl_jtoken *name) {
     static const char *const known[] = {"index", "index0", "revindex", "revindex0", "first",
@@ -467,8 +464,7 @@ static fl_err parse_unary(fl_jparser *ps, bool filters, const fl_jnode **out) {
     return FL_ERR_OK;
 }
 
-/* ---- operators
- * ------------------------------------------------------------------------------------------------- */
+/* ---- operators ----------------------------------------------------------------------------------------- */
 
 typedef enum level { LEVEL_COMPARE, LEVEL_ADD, LEVEL_CONCAT, LEVEL_MUL, LEVEL_UNARY } level;
 

@@ -102,7 +102,6 @@ static fl_err filter_first(fl_jrun *run, const fl_jval *args, fl_jval *out) {
 static fl_err filter_last(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     const fl_jval *items;
     size_t n;
-    if (args[0].kind == FL_JUNDEFINED) return fl_jval_fail_undefined(run, &args[0]);
     FL_TRY(fl_jval_items(run, &args[0], &items, &n));
     *out = n > 0 ? items[n - 1] : fl_jval_undefined(NULL);
     return FL_ERR_OK;
@@ -111,7 +110,6 @@ static fl_err filter_last(fl_jrun *run, const fl_jval *args, fl_jval *out) {
 static fl_err filter_reverse(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     const fl_jval *items;
     size_t n;
-    if (args[0].kind == FL_JUNDEFINED) return fl_jval_fail_undefined(run, &args[0]);
     FL_TRY(fl_jval_items(run, &args[0], &items, &n));
     FL_TRY(fl_jrun_charge(run, n * sizeof *items));
     fl_jval *reversed = fl_jarena_alloc(&run->arena, n, sizeof *reversed);

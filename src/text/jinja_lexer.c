@@ -58,8 +58,7 @@ static bool is_name_start(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* ---- inside tags
- * ----------------------------------------------------------------------------------------------- */
+/* ---- inside tags --------------------------------------------------------------------------------------- */
 
 /* After the closing delimiter: what it swallows of the text that follows. */
 static void finish_tag(lexer *lx, char sign, bool trim_newline) {
@@ -270,8 +269,7 @@ static fl_err lex_comment(lexer *lx) {
     return FL_ERR_OK;
 }
 
-/* ---- between tags
- * ---------------------------------------------------------------------------------------------- */
+/* ---- between tags -------------------------------------------------------------------------------------- */
 
 /* Where the next tag begins; n if there is none. */
 static size_t find_tag(const lexer *lx) {

@@ -7,8 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- arguments
- * ------------------------------------------------------------------------------------------------- */
+/* ---- arguments ----------------------------------------------------------------------------------------- */
 
 fl_err fl_jarg_str(fl_jrun *run, const fl_jval *arg, const char *doing, const fl_jstr **out) {
     if (arg->kind != FL_JSTR) return fl_jval_fail_kind(run, doing, "a string", arg);
@@ -31,8 +30,7 @@ fl_err fl_jarg_int(fl_jrun *run, const fl_jval *arg, const char *doing, int64_t 
     return FL_ERR_OK;
 }
 
-/* ---- strings
- * --------------------------------------------------------------------------------------------------- */
+/* ---- strings ------------------------------------------------------------------------------------------- */
 
 static bool has_affix(const fl_jstr *str, const fl_jstr *affix, bool at_end) {
     if (affix->n > str->n) return false;
@@ -167,8 +165,7 @@ static fl_err method_join(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     return fl_jtext_join(run, separator, items, n, true, out);
 }
 
-/* ---- dictionaries
- * ---------------------------------------------------------------------------------------------- */
+/* ---- dictionaries -------------------------------------------------------------------------------------- */
 
 static fl_err want_dict(fl_jrun *run, const fl_jval *arg, const char *doing, const fl_jdict **out) {
     if (arg->kind != FL_JDICT) return fl_jval_fail_kind(run, doing, "a dictionary", arg);
@@ -221,8 +218,7 @@ static fl_err method_values(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     return fl_jval_from_items(run, items, dict->n, false, out);
 }
 
-/* ---- functions
- * ------------------------------------------------------------------------------------------------- */
+/* ---- functions ----------------------------------------------------------------------------------------- */
 
 static fl_err function_raise_exception(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     const fl_jstr *text = NULL;
@@ -268,8 +264,7 @@ static fl_err function_range(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     return fl_jval_from_items(run, items, (size_t)n, false, out);
 }
 
-/* ---- tables
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- tables -------------------------------------------------------------------------------------------- */
 
 static const fl_jbuiltin methods[] = {
     {"startswith", method_startswith, 1, {"prefix"}},

@@ -1,6 +1,7 @@
 /* Operators on values. */
 #include "text/jinja_ops.h"
 
+#include "text/jinja_args.h"
 #include "text/jinja_str.h"
 #include "text/jinja_text.h"
 
@@ -8,8 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- arithmetic
- * ------------------------------------------------------------------------------------------------ */
+/* ---- arithmetic ---------------------------------------------------------------------------------------- */
 
 static fl_err fail_operands(const fl_jrun *run, fl_jop op, const fl_jval *a, const fl_jval *b) {
     static const char *const texts[] = {"+", "-", "*", "/", "//", "%"};
@@ -167,8 +167,7 @@ fl_err fl_jop_compare(fl_jrun *run, fl_jop op, const fl_jval *a, const fl_jval *
     return FL_ERR_OK;
 }
 
-/* ---- attributes and indices
- * ------------------------------------------------------------------------------------ */
+/* ---- attributes and indices ---------------------------------------------------------------------------- */
 
 static fl_err loop_attribute(fl_jrun *run, const fl_jloop *loop, const fl_jstr *name, fl_jval *out) {
     int64_t at = (int64_t)loop->at, n = (int64_t)loop->n;
@@ -246,8 +245,7 @@ fl_err fl_jop_index(fl_jrun *run, const fl_jval *object, const fl_jval *key, fl_
     return FL_ERR_OK;
 }
 
-/* ---- slices
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- slices -------------------------------------------------------------------------------------------- */
 
 typedef struct slice {
     int64_t begin, step;
@@ -259,18 +257,13 @@ static int64_t clamp(int64_t at, int64_t n, int64_t low, int64_t high) {
     return at < low ? low : at > high ? high : at;
 }
 
-/* false: the bounds are no integers, and the result is undefined. */
-static fl_err resolve(const fl_jrun *run, const fl_jval *bounds, size_t length, slice *out, bool *usable) {
+static fl_err resolve(fl_jrun *run, const fl_jval *bounds, size_t length, slice *out) {
     int64_t given[3] = {0, 0, 1}, n = (int64_t)length;
     bool is_given[3];
-    *usable = true;
     for (size_t i = 0; i < 3; i++) {
-        fl_jkind kind = bounds[i].kind;
-        is_given[i] = kind == FL_JINT || kind == FL_JBOOL;
-        if (is_given[i]) given[i] = integer_of(&bounds[i]);
-        else if (kind != FL_JABSENT && kind != FL_JNONE) *usable = false;
+        is_given[i] = bounds[i].kind != FL_JABSENT && bounds[i].kind != FL_JNONE;
+        FL_TRY(fl_jarg_int(run, &bounds[i], "a slice", given[i], &given[i]));
     }
-    if (!*usable) return FL_ERR_OK;
     int64_t step = given[2];
     if (step == 0)
         return FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": a slice with a step of 0", run->line);
@@ -305,19 +298,15 @@ static fl_err slice_string(fl_jrun *run, const fl_jstr *str, const slice *s, fl_
 
 fl_err fl_jop_slice(fl_jrun *run, const fl_jval *object, const fl_jval *bounds, fl_jval *out) {
     slice s;
-    bool usable;
-    if (object->kind == FL_JUNDEFINED) return fl_jval_fail_undefined(run, object);
-    *out = fl_jval_undefined(NULL);
     if (object->kind == FL_JSTR) {
         const fl_jstr *str = object->as.str;
         FL_TRY(fl_jrun_charge(run, str->n));
-        FL_TRY(resolve(run, bounds, fl_jstr_length(str->bytes, str->n), &s, &usable));
-        return usable ? slice_string(run, str, &s, out) : FL_ERR_OK;
+        FL_TRY(resolve(run, bounds, fl_jstr_length(str->bytes, str->n), &s));
+        return slice_string(run, str, &s, out);
     }
-    if (object->kind != FL_JLIST) return FL_ERR_OK;
+    if (object->kind != FL_JLIST) return fl_jval_fail_kind(run, "a slice", "a string or list", object);
     const fl_jlist *list = object->as.list;
-    FL_TRY(resolve(run, bounds, list->n, &s, &usable));
-    if (!usable) return FL_ERR_OK;
+    FL_TRY(resolve(run, bounds, list->n, &s));
     fl_jval *items = fl_jarena_alloc(&run->arena, s.n, sizeof *items);
     if (items == NULL) return run->arena.err;
     for (size_t i = 0; i < s.n; i++) items[i] = list->items[s.begin + (int64_t)i * s.step];

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- failing
- * --------------------------------------------------------------------------------------------------- */
+/* ---- failing ------------------------------------------------------------------------------------------- */
 
 fl_err fl_jparser_fail_expected(const fl_jparser *ps, const char *wanted) {
     const fl_jtoken *token = ps->token;
@@ -39,8 +38,7 @@ static fl_err fail_nesting(const fl_jparser *ps, uint32_t line) {
                    ps->jinja->limits.nesting);
 }
 
-/* ---- tools
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- tools --------------------------------------------------------------------------------------------- */
 
 fl_err fl_jparser_enter(fl_jparser *ps) {
     if (ps->level >= ps->jinja->limits.nesting) return fail_nesting(ps, ps->token->line);
@@ -146,8 +144,7 @@ fl_err fl_jparser_expect_operator(fl_jparser *ps, const char *text) {
     return fl_jparser_fail_expected(ps, strcat(wanted, "'"));
 }
 
-/* ---- statements
- * ------------------------------------------------------------------------------------------------ */
+/* ---- statements ---------------------------------------------------------------------------------------- */
 
 static fl_err parse_block(fl_jparser *ps, const fl_jnode **out);
 
@@ -429,8 +426,7 @@ static fl_err parse_block(fl_jparser *ps, const fl_jnode **out) {
     return FL_ERR_OK;
 }
 
-/* ---- whole templates
- * ------------------------------------------------------------------------------------------- */
+/* ---- whole templates ----------------------------------------------------------------------------------- */
 
 /* Macros may be called before they are defined, so calls are checked when all are known. */
 static fl_err check_calls(const fl_jparser *ps) {

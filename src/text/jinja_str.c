@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* ---- characters
- * ------------------------------------------------------------------------------------------------ */
+/* ---- characters ---------------------------------------------------------------------------------------- */
 
 size_t fl_jstr_char(const char *bytes, size_t n, uint32_t *code_point) {
     static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
@@ -94,8 +93,7 @@ void fl_jstr_trim(const char *bytes, size_t *begin, size_t *end, bool left, bool
     }
 }
 
-/* ---- building
- * -------------------------------------------------------------------------------------------------- */
+/* ---- building ------------------------------------------------------------------------------------------ */
 
 static fl_err reserve(fl_jbuf *buf, size_t n) {
     fl_jarena *arena = &buf->run->arena;

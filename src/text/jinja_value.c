@@ -39,8 +39,7 @@ fl_err fl_jrun_charge(fl_jrun *run, size_t bytes) {
                    run->limits->steps);
 }
 
-/* ---- making
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------------------------------------- */
 
 fl_err fl_jval_from_marked(fl_jarena *arena, const char *bytes, size_t n, size_t origin, fl_jval *out) {
     fl_jmark *mark = fl_jarena_alloc(arena, 1, sizeof *mark);
@@ -163,8 +162,7 @@ fl_err fl_jval_from_json(fl_jrun *run, json_t *json, fl_jval *out) {
     return from_json(run, json, 1, out);
 }
 
-/* ---- failing
- * --------------------------------------------------------------------------------------------------- */
+/* ---- failing ------------------------------------------------------------------------------------------- */
 
 const char *fl_jval_kind_name(const fl_jval *value) {
     switch (value->kind) {
@@ -197,8 +195,7 @@ fl_err fl_jval_fail_kind(const fl_jrun *run, const char *doing, const char *want
                    wanted, fl_jval_kind_name(found));
 }
 
-/* ---- asking
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- asking -------------------------------------------------------------------------------------------- */
 
 bool fl_jval_truth(const fl_jval *value) {
     switch (value->kind) {
@@ -325,8 +322,7 @@ fl_err fl_jval_contains(fl_jrun *run, const fl_jval *hay, const fl_jval *needle,
     }
 }
 
-/* ---- printing
- * -------------------------------------------------------------------------------------------------- */
+/* ---- printing ------------------------------------------------------------------------------------------ */
 
 size_t fl_jval_print_float(double real, char *text) {
     if (isnan(real)) return (size_t)snprintf(text, 32, "nan");

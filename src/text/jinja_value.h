@@ -28,8 +28,7 @@ typedef struct fl_jrun {
 /* Counts one step and `bytes` / 64 more. FL_ERR_LIMIT when the limit is passed. */
 fl_err fl_jrun_charge(fl_jrun *run, size_t bytes);
 
-/* ---- strings
- * --------------------------------------------------------------------------------------------------- */
+/* ---- strings ------------------------------------------------------------------------------------------- */
 
 #define FL_JORIGIN_TEMPLATE SIZE_MAX
 
@@ -46,8 +45,7 @@ typedef struct fl_jstr {
     size_t n_marks;
 } fl_jstr;
 
-/* ---- values
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------------- */
 
 typedef enum fl_jkind {
     FL_JABSENT, /* an optional argument that was not given; never a value of a template */
@@ -181,8 +179,7 @@ fl_err fl_jval_find(fl_jrun *run, const fl_jval *value, const fl_jval *key, cons
 fl_err fl_jval_fail_undefined(const fl_jrun *run, const fl_jval *value);
 fl_err fl_jval_fail_kind(const fl_jrun *run, const char *doing, const char *wanted, const fl_jval *found);
 
-/* ---- string building
- * ------------------------------------------------------------------------------------------- */
+/* ---- string building ----------------------------------------------------------------------------------- */
 
 /* A string under construction in the run's arena. Start with {.run = run, .max_bytes = limit}. */
 typedef struct fl_jbuf {
