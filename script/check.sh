@@ -37,7 +37,7 @@ check_names() {
 
 # Trailing blanks, tabs, unfinished work, and no newline at the end, in every file that people edit.
 check_text() {
-    files | grep -vE '^(models|test/golden|test/fuzz/corpus|bench)/|^LICENSE|\.(png|svg|txt|json|safetensors)$' |
+    files | grep -vE '^(models|test/golden|test/data|test/fuzz/corpus|bench)/|^LICENSE|\.(png|svg|txt|json|safetensors)$' |
         not_exempt text | xargs awk '
         FNR == 1 { n_files++ }
         /[ \t]$/ { printf "%s:%d: blank at the end of the line\n", FILENAME, FNR; bad = 1 }

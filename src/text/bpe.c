@@ -12,7 +12,7 @@
 
 enum {
     SHORT_BYTES = 48, /* above it the heap is faster */
-    WORD_BYTES = 15, /* longest word in the cache */
+    WORD_BYTES = 15,  /* longest word in the cache */
     WORD_IDS = 4,
     WORD_WAYS = 2, /* words that share a place, a cache line together */
     SETS_MIN = 64,
