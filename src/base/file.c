@@ -148,6 +148,10 @@ fl_err fl_file_map_open(const char *dir, const char *name, fl_file_map *out) {
     return FL_ERR_OK;
 }
 
+void fl_file_map_expect_jumps(const fl_file_map *map, bool jumps) {
+    if (map->bytes) madvise((void *)(uintptr_t)map->bytes, map->n_bytes, jumps ? MADV_RANDOM : MADV_NORMAL);
+}
+
 void fl_file_map_close(fl_file_map *map) {
     if (map->bytes) munmap((void *)(uintptr_t)map->bytes, map->n_bytes);
     *map = (fl_file_map){0};

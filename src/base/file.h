@@ -34,6 +34,10 @@ typedef struct fl_file_map {
  * fault. */
 fl_err fl_file_map_open(const char *dir, const char *name, fl_file_map *out);
 
+/* Tells the kernel whether reads will jump about (true: it then fetches single pages) or run through (false, as after
+ * opening). A hint: nothing depends on it. */
+void fl_file_map_expect_jumps(const fl_file_map *map, bool jumps);
+
 /* Accepts a zeroed map; zeroes it. */
 void fl_file_map_close(fl_file_map *map);
 

@@ -189,6 +189,12 @@ static fl_err check_values(const fl_checkpoint *c, bool read_all) {
     return FL_ERR_OK;
 }
 
+/* Scales, norms and biases lie scattered between large weights: read-ahead would fetch most of a checkpoint that is only
+ * looked at. */
+static void expect_jumps(const fl_checkpoint *c, bool jumps) {
+    for (int32_t i = 0; i < c->set.n_shards; i++) fl_file_map_expect_jumps(&c->set.shards[i].map, jumps);
+}
+
 static fl_err open_checkpoint(const char *dir, bool read_all, fl_checkpoint **out) {
     fl_err err;
     fl_checkpoint *c = calloc(1, sizeof *c);
@@ -198,8 +204,11 @@ static fl_err open_checkpoint(const char *dir, bool read_all, fl_checkpoint **ou
     FL_TRY_GOTO(build_slots(c));
     FL_TRY_GOTO(fl_manifest_visit(&c->config, claim, c));
     FL_TRY_GOTO(claim_rest(c));
+    expect_jumps(c, true);
     FL_TRY_GOTO(read_factors(c));
+    if (read_all) expect_jumps(c, false);
     FL_TRY_GOTO(check_values(c, read_all));
+    expect_jumps(c, false);
     *out = c;
     return FL_ERR_OK;
 fail:
