@@ -19,8 +19,9 @@ enum {
     DIM_MAX = 256               /* of q and k, and of v: bounds the buffers on the stack */
 };
 
-/* Below every score, and below that: a masked key weighs 0 even for a row that has seen no key. */
-static const float FLOOR = -1e30f, MASKED = -2e30f;
+/* The score of a key that a row must not see: weighs 0. And the sum of weights from which on a row takes a new
+ * base: weights and outputs stay far inside f32. */
+static const float MASKED = -1e30f, SUM_MAX = 0x1p60f;
 
 typedef struct job {
     const fl_attn_prefill_args *args;
@@ -29,6 +30,25 @@ typedef struct job {
     uint32_t *keys;   /* [n_heads][key_tiles * KEYS / GROUP][qk_pairs][GROUP] pairs of dimensions */
     uint32_t *values; /* [n_heads][key_tiles][v_dim / GROUP][KEYS / 2][GROUP] pairs of keys */
 } job;
+
+/* KEYS keys of one head as a task sees them. */
+typedef struct tile_view {
+    const uint32_t *keys, *values; /* packed */
+    int32_t visible;               /* row r of the task sees the first visible + r keys */
+    int32_t n_keys;                /* that exist, if less than KEYS */
+} tile_view;
+
+/* A task's rows: [qk_pairs][ROWS] pairs of dimensions. */
+typedef struct query_view {
+    const uint32_t *pairs;
+    int32_t qk_pairs;
+} query_view;
+
+/* Of a task's rows. */
+typedef struct softmax {
+    __m512 base[VECS]; /* weights are 2^(score - base) */
+    __m512 sum[VECS];  /* of the weights */
+} softmax;
 
 static int64_t key_tile_pairs(const job *j) {
     return (int64_t)KEYS * j->qk_pairs;
@@ -99,86 +119,122 @@ static void pack_task(void *context, int32_t task, int32_t worker) {
 
 /* ---- kernels ---- */
 
-/* scores[KEYS][ROWS] = K Q^T; top[VECS] becomes the larger of itself and each row's largest score. */
-static void score_tile(const uint32_t *keys, const uint32_t *q, int32_t qk_pairs, float *scores,
-                       __m512 top[VECS]) {
-    __m512 best[VECS];
-    for (int v = 0; v < VECS; v++) best[v] = top[v];
-    for (int32_t g = 0; g < KEYS / GROUP; g++) {
-        __m512 acc[GROUP][VECS];
-        for (int i = 0; i < GROUP; i++)
-            for (int v = 0; v < VECS; v++) acc[i][v] = _mm512_setzero_ps();
-        for (int32_t p = 0; p < qk_pairs; p++) {
-            __m512i row[VECS];
-            for (int v = 0; v < VECS; v++) row[v] = _mm512_load_si512(q + p * ROWS + v * LANES);
-            for (int i = 0; i < GROUP; i++) {
-                __m512i key = fl_simd_pair(keys + i);
-                for (int v = 0; v < VECS; v++) acc[i][v] = fl_simd_dot2(acc[i][v], key, row[v]);
-            }
-            keys += GROUP;
-        }
-        for (int i = 0; i < GROUP; i++)
+/* sums[i][v] += the pairs side[i] . across[p][v] for p in 0..n_pairs - 1: GROUP broadcasts against VECS vectors. Two
+ * broadcasts at a time keep both multipliers busy. */
+FL_SIMD void multiply(const uint32_t *side, const uint32_t *across, int32_t n_pairs,
+                      __m512 sums[GROUP][VECS]) {
+    for (int32_t p = 0; p < n_pairs; p++, side += GROUP, across += ROWS) {
+        __m512i row[VECS];
+        for (int v = 0; v < VECS; v++) row[v] = _mm512_load_si512(across + v * LANES);
+        for (int i = 0; i < GROUP; i += 2) {
+            __m512i even = fl_simd_pair(side + i), odd = fl_simd_pair(side + i + 1);
             for (int v = 0; v < VECS; v++) {
-                best[v] = _mm512_max_ps(best[v], acc[i][v]);
-                _mm512_store_ps(scores + (g * GROUP + i) * ROWS + v * LANES, acc[i][v]);
+                sums[i][v] = fl_simd_dot2(sums[i][v], even, row[v]);
+                sums[i + 1][v] = fl_simd_dot2(sums[i + 1][v], odd, row[v]);
             }
+        }
     }
-    for (int v = 0; v < VECS; v++) top[v] = best[v];
 }
 
-/* Masks keys that a row must not see (row r sees `visible + r` keys of the tile, which has n_keys) and takes
- * top anew. */
-static void mask_tile(float *scores, int32_t visible, int32_t n_keys, __m512 top[VECS]) {
+/* scores[key][rows] = K Q^T - base for the GROUP keys from `key` of the tile. */
+FL_SIMD void score_group(const tile_view *tile, int32_t key, const query_view *q, const softmax *s,
+                         __m512 scores[GROUP][VECS]) {
+    for (int i = 0; i < GROUP; i++)
+        for (int v = 0; v < VECS; v++) scores[i][v] = _mm512_sub_ps(_mm512_setzero_ps(), s->base[v]);
+    multiply(tile->keys + key * q->qk_pairs, q->pairs, q->qk_pairs, scores);
+}
+
+/* Hides keys from rows that must not see them. */
+FL_SIMD void mask_group(const tile_view *tile, int32_t key, __m512 scores[GROUP][VECS]) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    for (int i = 0; i < GROUP; i++)
+        for (int v = 0; v < VECS; v++) {
+            __m512i seen = _mm512_add_epi32(lane, _mm512_set1_epi32(tile->visible + v * LANES));
+            __mmask16 sees = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(key + i));
+            if (key + i >= tile->n_keys) sees = 0;
+            scores[i][v] = _mm512_mask_blend_ps(sees, _mm512_set1_ps(MASKED), scores[i][v]);
+        }
+}
+
+/* One tile: weights = 2^(score - base) as pairs of keys; sum takes them as rounded, so that it matches. */
+FL_SIMD void weigh_keys(const tile_view *tile, const query_view *q, const bool masked, softmax *s,
+                        uint32_t *weights) {
+    const __m512i interleave = fl_simd_interleave_index(), ones = _mm512_set1_epi32(0x3f803f80);
+    __m512 sum[VECS];
+    for (int v = 0; v < VECS; v++) sum[v] = s->sum[v];
+    for (int32_t key = 0; key < KEYS; key += GROUP) {
+        __m512 scores[GROUP][VECS];
+        score_group(tile, key, q, s, scores);
+        if (masked) mask_group(tile, key, scores);
+        for (int i = 0; i < GROUP; i += 2)
+            for (int v = 0; v < VECS; v++) {
+                __m512i pair = fl_simd_pack_pairs(fl_simd_exp2_weight(scores[i][v]),
+                                                  fl_simd_exp2_weight(scores[i + 1][v]), interleave);
+                sum[v] = fl_simd_dot2(sum[v], pair, ones);
+                _mm512_store_si512(weights + (key + i) / 2 * ROWS + v * LANES, pair);
+            }
+    }
+    for (int v = 0; v < VECS; v++) s->sum[v] = sum[v];
+}
+
+static void weigh_whole_tile(const tile_view *tile, const query_view *q, softmax *s, uint32_t *weights) {
+    weigh_keys(tile, q, false, s, weights);
+}
+
+static void weigh_edge_tile(const tile_view *tile, const query_view *q, softmax *s, uint32_t *weights) {
+    weigh_keys(tile, q, true, s, weights);
+}
+
+/* Key 0 is the one that all rows see: its score is each row's first base. */
+static void start_softmax(const tile_view *tile, const query_view *q, softmax *s) {
+    __m512 scores[GROUP][VECS];
+    for (int v = 0; v < VECS; v++) s->base[v] = s->sum[v] = _mm512_setzero_ps();
+    score_group(tile, 0, q, s, scores);
+    for (int v = 0; v < VECS; v++) s->base[v] = scores[0][v];
+}
+
+static bool must_raise(const softmax *s) {
+    __mmask16 far = 0;
+    for (int v = 0; v < VECS; v++) far |= _mm512_cmp_ps_mask(s->sum[v], _mm512_set1_ps(SUM_MAX), _CMP_NLE_UQ);
+    return far != 0;
+}
+
+/* Rows whose sum in `s` would have gone beyond SUM_MAX take the tile's largest score as their new base: what they
+ * summed before, `sum` and `out`, shrinks by the difference. A row's own scores alone decide. */
+static void raise_base(const tile_view *tile, const query_view *q, const __m512 sum[VECS], int32_t v_dim,
+                       softmax *s, float *out) {
+    __m512 top[VECS];
+    for (int v = 0; v < VECS; v++) top[v] = _mm512_setzero_ps();
+    for (int32_t key = 0; key < KEYS; key += GROUP) {
+        __m512 scores[GROUP][VECS];
+        score_group(tile, key, q, s, scores);
+        mask_group(tile, key, scores);
+        for (int i = 0; i < GROUP; i++)
+            for (int v = 0; v < VECS; v++) top[v] = _mm512_max_ps(top[v], scores[i][v]);
+    }
     for (int v = 0; v < VECS; v++) {
-        __m512i seen = _mm512_add_epi32(lane, _mm512_set1_epi32(visible + v * LANES));
-        seen = _mm512_min_epi32(seen, _mm512_set1_epi32(n_keys));
-        for (int32_t key = 0; key < KEYS; key++) {
-            float *at = scores + key * ROWS + v * LANES;
-            __mmask16 sees = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(key));
-            __m512 score = _mm512_mask_blend_ps(sees, _mm512_set1_ps(MASKED), _mm512_load_ps(at));
-            _mm512_store_ps(at, score);
-            top[v] = _mm512_max_ps(top[v], score);
+        __mmask16 far = _mm512_cmp_ps_mask(s->sum[v], _mm512_set1_ps(SUM_MAX), _CMP_NLE_UQ);
+        __m512 rise = _mm512_maskz_mov_ps(far, top[v]);
+        __m512 scale = fl_simd_exp2_weight(_mm512_sub_ps(_mm512_setzero_ps(), rise));
+        s->base[v] = _mm512_add_ps(s->base[v], rise);
+        s->sum[v] = _mm512_mul_ps(sum[v], scale);
+        for (int32_t d = 0; d < v_dim; d++) {
+            float *at = out + d * ROWS + v * LANES;
+            _mm512_store_ps(at, _mm512_mul_ps(scale, _mm512_load_ps(at)));
         }
     }
 }
 
-/* weights[KEYS / 2][ROWS] = 2^(scores - top) as pairs of keys; sum += each row's weights. */
-static void weigh_tile(const float *scores, const __m512 top[VECS], __m512 sum[VECS], uint32_t *weights) {
-    const __m512i interleave = fl_simd_interleave_index();
-    __m512 total[VECS];
-    for (int v = 0; v < VECS; v++) total[v] = sum[v];
-    for (int32_t key = 0; key < KEYS; key += 2)
-        for (int v = 0; v < VECS; v++) {
-            const float *at = scores + key * ROWS + v * LANES;
-            __m512 even = fl_simd_exp2_weight(_mm512_sub_ps(_mm512_load_ps(at), top[v]));
-            __m512 odd = fl_simd_exp2_weight(_mm512_sub_ps(_mm512_load_ps(at + ROWS), top[v]));
-            total[v] = _mm512_add_ps(_mm512_add_ps(total[v], even), odd);
-            _mm512_store_si512(weights + key / 2 * ROWS + v * LANES,
-                               fl_simd_pack_pairs(even, odd, interleave));
-        }
-    for (int v = 0; v < VECS; v++) sum[v] = total[v];
-}
-
-/* out[v_dim][ROWS] = out * scale + V^T P. */
-static void add_values(const uint32_t *values, const uint32_t *weights, int32_t v_dim,
-                       const __m512 scale[VECS], float *out) {
+/* out[v_dim][ROWS] += V^T P. */
+static void add_values(const uint32_t *values, const uint32_t *weights, int32_t v_dim, float *out) {
     for (int32_t d = 0; d < v_dim; d += GROUP) {
-        __m512 acc[GROUP][VECS];
+        float *at = out + d * ROWS;
+        __m512 sums[GROUP][VECS];
         for (int i = 0; i < GROUP; i++)
-            for (int v = 0; v < VECS; v++)
-                acc[i][v] = _mm512_mul_ps(scale[v], _mm512_load_ps(out + (d + i) * ROWS + v * LANES));
-        for (int32_t p = 0; p < KEYS / 2; p++) {
-            __m512i weight[VECS];
-            for (int v = 0; v < VECS; v++) weight[v] = _mm512_load_si512(weights + p * ROWS + v * LANES);
-            for (int i = 0; i < GROUP; i++) {
-                __m512i value = fl_simd_pair(values + i);
-                for (int v = 0; v < VECS; v++) acc[i][v] = fl_simd_dot2(acc[i][v], value, weight[v]);
-            }
-            values += GROUP;
-        }
+            for (int v = 0; v < VECS; v++) sums[i][v] = _mm512_load_ps(at + i * ROWS + v * LANES);
+        multiply(values + d * (KEYS / 2), weights, KEYS / 2, sums);
         for (int i = 0; i < GROUP; i++)
-            for (int v = 0; v < VECS; v++) _mm512_store_ps(out + (d + i) * ROWS + v * LANES, acc[i][v]);
+            for (int v = 0; v < VECS; v++) _mm512_store_ps(at + i * ROWS + v * LANES, sums[i][v]);
     }
 }
 
@@ -209,49 +265,55 @@ static void write_rows(const job *j, int32_t head, int32_t row0, const float *st
     }
 }
 
+/* Adds one tile of keys to a task's rows. */
+static void attend_tile(const tile_view *tile, const query_view *q, int32_t v_dim, softmax *s, float *out) {
+    _Alignas(64) uint32_t weights[KEYS / 2 * ROWS];
+    bool whole = tile->visible >= KEYS && tile->n_keys >= KEYS;
+    const softmax before = *s;
+    if (whole) weigh_whole_tile(tile, q, s, weights);
+    else weigh_edge_tile(tile, q, s, weights);
+    if (must_raise(s)) { /* rare */
+        raise_base(tile, q, before.sum, v_dim, s, out);
+        weigh_edge_tile(tile, q, s, weights);
+    }
+    add_values(tile->values, weights, v_dim, out);
+}
+
 static void attend_task(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const job *j = context;
     const fl_attn_prefill_args *a = j->args;
-    /* The last rows see most keys: their tasks come first. A head's tasks follow each other and share its K
-     * and V in the cache. */
-    int32_t head = task / j->row_tiles, tile = j->row_tiles - 1 - task % j->row_tiles, row0 = tile * ROWS;
+    /* The last rows see most keys: their tasks come first. A head's tasks follow each other and share its K and V
+     * in the cache. */
+    int32_t head = task / j->row_tiles, row_tile = j->row_tiles - 1 - task % j->row_tiles,
+            row0 = row_tile * ROWS;
     int32_t n_rows = a->rows - row0 < ROWS ? a->rows - row0 : ROWS;
-    int32_t first_sees = a->pos + row0 + 1 - a->key_pos; /* keys that row0 sees */
     int64_t q_stride = (int64_t)a->n_heads * 2 * j->qk_pairs;
-    float *state = (float *)a->state + ((int64_t)tile * a->n_heads + head) * (j->v_dim + 2) * ROWS;
-    _Alignas(64) uint32_t q[DIM_MAX / 2 * ROWS];
-    _Alignas(64) float scores[KEYS * ROWS];
-    _Alignas(64) uint32_t weights[KEYS / 2 * ROWS];
-    __m512 top[VECS], sum[VECS], scale[VECS];
-    if (a->first) memset(state, 0, sizeof(float) * (size_t)(j->v_dim + 2) * ROWS);
-    for (int v = 0; v < VECS; v++) {
-        top[v] = a->first ? _mm512_set1_ps(FLOOR) : _mm512_load_ps(state + j->v_dim * ROWS + v * LANES);
-        sum[v] = _mm512_load_ps(state + (j->v_dim + 1) * ROWS + v * LANES);
-    }
+    float *out = (float *)a->state + ((int64_t)row_tile * a->n_heads + head) * (j->v_dim + 2) * ROWS;
+    float *bases = out + j->v_dim * ROWS, *sums = bases + ROWS;
+    _Alignas(64) uint32_t pairs[DIM_MAX / 2 * ROWS];
     const uint16_t *rows = (const uint16_t *)a->q + row0 * q_stride + (int64_t)head * 2 * j->qk_pairs;
-    fl_simd_pack_rows(rows, q_stride, n_rows, j->qk_pairs, ROWS, q);
-    for (int32_t t = 0; t < j->key_tiles; t++) {
-        int32_t visible = first_sees - t * KEYS; /* keys of this tile that row0 sees */
-        if (visible + n_rows - 1 <= 0) break;
-        __m512 before[VECS], ignored[VECS];
-        for (int v = 0; v < VECS; v++) ignored[v] = before[v] = top[v];
-        bool whole = visible >= KEYS && (t + 1) * KEYS <= a->n_keys;
-        int64_t at = (int64_t)head * j->key_tiles + t;
-        score_tile(j->keys + at * key_tile_pairs(j), q, j->qk_pairs, scores, whole ? top : ignored);
-        if (!whole) mask_tile(scores, visible, a->n_keys - t * KEYS, top);
-        for (int v = 0; v < VECS; v++) {
-            scale[v] = fl_simd_exp2_weight(_mm512_sub_ps(before[v], top[v]));
-            sum[v] = _mm512_mul_ps(sum[v], scale[v]);
-        }
-        weigh_tile(scores, top, sum, weights);
-        add_values(j->values + at * value_tile_pairs(j), weights, j->v_dim, scale, state);
+    query_view q = {.pairs = pairs, .qk_pairs = j->qk_pairs};
+    tile_view tile = {.visible = a->pos + row0 + 1 - a->key_pos, .n_keys = a->n_keys};
+    tile.keys = j->keys + (int64_t)head * j->key_tiles * key_tile_pairs(j);
+    tile.values = j->values + (int64_t)head * j->key_tiles * value_tile_pairs(j);
+    softmax s;
+    fl_simd_pack_rows(rows, q_stride, n_rows, j->qk_pairs, ROWS, pairs);
+    if (a->first) {
+        memset(out, 0, sizeof(float) * (size_t)j->v_dim * ROWS);
+        start_softmax(&tile, &q, &s);
+    } else {
+        for (int v = 0; v < VECS; v++) s.base[v] = _mm512_load_ps(bases + v * LANES);
+        for (int v = 0; v < VECS; v++) s.sum[v] = _mm512_load_ps(sums + v * LANES);
     }
-    for (int v = 0; v < VECS; v++) {
-        _mm512_store_ps(state + j->v_dim * ROWS + v * LANES, top[v]);
-        _mm512_store_ps(state + (j->v_dim + 1) * ROWS + v * LANES, sum[v]);
+    for (; tile.n_keys > 0 && tile.visible + n_rows > 1; tile.visible -= KEYS, tile.n_keys -= KEYS) {
+        attend_tile(&tile, &q, j->v_dim, &s, out);
+        tile.keys += key_tile_pairs(j);
+        tile.values += value_tile_pairs(j);
     }
-    if (a->last) write_rows(j, head, row0, state);
+    for (int v = 0; v < VECS; v++) _mm512_store_ps(bases + v * LANES, s.base[v]);
+    for (int v = 0; v < VECS; v++) _mm512_store_ps(sums + v * LANES, s.sum[v]);
+    if (a->last) write_rows(j, head, row0, out);
 }
 
 fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
