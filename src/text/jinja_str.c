@@ -2,28 +2,17 @@
 #include "text/jinja_str.h"
 
 #include "text/jinja.h"
+#include "text/utf8.h"
 
 #include <string.h>
 
 /* ---- characters ---------------------------------------------------------------------------------------- */
 
 size_t fl_jstr_char(const char *bytes, size_t n, uint32_t *code_point) {
-    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
-    unsigned char lead = (unsigned char)bytes[0];
-    *code_point = lead;
-    if (lead < 0x80) return 1;
-    size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    int length = fl_utf8_decode((const uint8_t *)bytes, n, code_point);
+    if (length > 0) return (size_t)length;
     *code_point = 0xFFFD;
-    if (lead < 0xC2 || lead > 0xF4 || n < length) return 1;
-    uint32_t value = lead & (0x7Fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        unsigned char c = (unsigned char)bytes[i];
-        if ((c & 0xC0) != 0x80) return 1;
-        value = value << 6 | (c & 0x3F);
-    }
-    if (value < smallest[length] || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return 1;
-    *code_point = value;
-    return length;
+    return 1;
 }
 
 size_t fl_jstr_last_char(const char *bytes, size_t n, uint32_t *code_point) {

@@ -275,7 +275,7 @@ fl_err fl_jval_compare(fl_jrun *run, const fl_jval *a, const fl_jval *b, int *ou
         *out = order < 0 ? -1 : order > 0 ? 1 : na < nb ? -1 : na > nb;
         return fl_jrun_charge(run, n);
     }
-    return FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": cannot order a %s and a %s", run->line,
+    return FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": cannot order %s and %s", run->line,
                    fl_jval_kind_name(a), fl_jval_kind_name(b));
 }
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "text/span.h"
 
 typedef struct fl_tokenizer fl_tokenizer;
 
@@ -21,11 +22,6 @@ enum {
     FL_TOKEN_BYTES_MAX = 1024,
     FL_TEXT_BYTES_MAX = 512 << 20,
 };
-
-/* Bytes [begin, end) of a text. */
-typedef struct fl_text_span {
-    size_t begin, end;
-} fl_text_span;
 
 /* Reads model_dir/tokenizer.json. On success the caller owns *out. FL_ERR_UNSUPPORTED: a normalizer, pre-tokenizer,
  * model or option that is not implemented, named. FL_ERR_DATA: not a tokenizer.json, or its parts contradict. */

@@ -75,7 +75,7 @@ static size_t put_utf8(char *to, uint32_t c) {
     return n;
 }
 
-/* ---- golden ---------------------------------------------------------------------------------------------------- */
+/* ---- golden -------------------------------------------------------------------------------------------- */
 
 static void golden_strings_have_their_ids_and_decode(void **state) {
     (void)state;
@@ -126,7 +126,7 @@ static void tokens_are_found_by_text_and_by_id(void **state) {
     }
 }
 
-/* ---- trust ----------------------------------------------------------------------------------------------------- */
+/* ---- trust --------------------------------------------------------------------------------------------- */
 
 static int count_controls(const int32_t *ids, int64_t n_ids) {
     int count = 0;
@@ -186,7 +186,7 @@ static void bad_spans_are_refused(void **state) {
     }
 }
 
-/* ---- any bytes ------------------------------------------------------------------------------------------------- */
+/* ---- any bytes ----------------------------------------------------------------------------------------- */
 
 static void valid_utf8_comes_back(void **state) {
     (void)state;
@@ -249,7 +249,7 @@ static void broken_bytes_split_like_replacement_characters(void **state) {
     free(ids);
 }
 
-/* ---- hostile runs ---------------------------------------------------------------------------------------------- */
+/* ---- hostile runs -------------------------------------------------------------------------------------- */
 
 static double cpu_s(void) {
     struct timespec t;
@@ -289,7 +289,7 @@ static void long_runs_take_linear_time(void **state) {
     for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) check_run(UNITS[i]);
 }
 
-/* ---- streaming ------------------------------------------------------------------------------------------------- */
+/* ---- streaming ----------------------------------------------------------------------------------------- */
 
 static void stream_emits_whole_code_points_only(void **state) {
     (void)state;

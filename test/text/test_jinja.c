@@ -1,0 +1,791 @@
+/* The template language: tables of templates with what they must give. What Jinja itself gives for such templates is
+ * checked at random by chat_oracle.py; here stands what must hold by definition, and every error. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "text/jinja.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The variables of every rendering here. `content` and `other` are the contents of messages 0 and 1; the rest is JSON. */
+static const char variables_text[] =
+    "{\"word\": \"wort\", \"n\": 7, \"f\": 2.5, \"yes\": true, \"nil\": null, \"list\": [1, \"b\", null],"
+    "\"d\": {\"k\": \"v\", \"items\": 1, \"e\": {}, \"l\": []}, \"uni\": \"a\\u00e9\\u6f22\\ud83d\\ude00z\","
+    "\"esc\": \"\\\"\\\\\\n\\u0001\\u007f\\u00e9\\ud83d\\ude00\"}";
+static const char content[] = " <s> x ", other[] = "yz";
+
+enum { VARS_MAX = 16 };
+
+/* Renders; on success *marks is a string with, for each byte of the result, 't' (template), '0' or '1' (content of that
+ * message) or '.', and *text the result; both are the caller's. */
+static fl_err render(const char *source, size_t n_source, const fl_jinja_limits *limits, char **text,
+                     char **marks) {
+    fl_jinja *jinja = NULL;
+    fl_jrun run;
+    fl_jvar vars[VARS_MAX];
+    size_t n_vars = 2;
+    const fl_jstr *out = NULL;
+    const char *key;
+    json_t *value, *json = json_loads(variables_text, 0, NULL);
+    assert_non_null(json);
+    *text = *marks = NULL;
+    fl_jrun_init(&run, limits);
+    fl_err err = fl_jinja_open(source, n_source, limits, &jinja);
+    vars[0].name = "content";
+    vars[1].name = "other";
+    if (err == FL_ERR_OK) err = fl_jval_from_marked(&run.arena, content, strlen(content), 0, &vars[0].value);
+    if (err == FL_ERR_OK) err = fl_jval_from_marked(&run.arena, other, strlen(other), 1, &vars[1].value);
+    json_object_foreach(json, key, value) {
+        assert_in_range(n_vars, 0, VARS_MAX - 1);
+        vars[n_vars].name = key;
+        if (err == FL_ERR_OK) err = fl_jval_from_json(&run, value, &vars[n_vars++].value);
+    }
+    if (err == FL_ERR_OK) err = fl_jinja_render(jinja, &run, vars, n_vars, &out);
+    if (err == FL_ERR_OK) {
+        *text = calloc(out->n + 1, 1);
+        *marks = calloc(out->n + 1, 1);
+        memcpy(*text, out->bytes, out->n);
+        memset(*marks, '.', out->n);
+        for (size_t i = 0; i < out->n_marks; i++) {
+            const fl_jmark *mark = &out->marks[i];
+            char kind = mark->origin == FL_JORIGIN_TEMPLATE ? 't' : (char)('0' + mark->origin);
+            memset(*marks + mark->begin, kind, mark->end - mark->begin);
+        }
+    }
+    fl_jrun_clear(&run);
+    fl_jinja_close(jinja);
+    json_decref(json);
+    return err;
+}
+
+static fl_err render_default(const char *source, char **text, char **marks) {
+    fl_jinja_limits limits;
+    fl_jinja_limits_default(&limits);
+    return render(source, strlen(source), &limits, text, marks);
+}
+
+typedef struct row {
+    const char *source, *expect;
+} row;
+
+static void assert_rows(const row *rows, size_t n, bool expressions) {
+    for (size_t i = 0; i < n; i++) {
+        char source[600], *text, *marks;
+        snprintf(source, sizeof source, expressions ? "{{ %s }}" : "%s", rows[i].source);
+        if (render_default(source, &text, &marks) != FL_ERR_OK) fail_msg("%s: %s", source, fl_err_detail());
+        if (strcmp(text, rows[i].expect) != 0)
+            fail_msg("%s: '%s', expected '%s'", source, text, rows[i].expect);
+        free(text);
+        free(marks);
+    }
+}
+
+#define ASSERT_ROWS(rows, expressions) assert_rows((rows), sizeof(rows) / sizeof((rows)[0]), (expressions))
+
+/* ---- expressions --- */
+
+static void numbers(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"1 + 2 * 3", "7"},
+        {"(1 + 2) * 3", "9"},
+        {"7 // 2", "3"},
+        {"-7 // 2", "-4"},
+        {"7 // -2", "-4"},
+        {"-7 % 3", "2"},
+        {"7 % -3", "-2"},
+        {"7 / 2", "3.5"},
+        {"4 / 2", "2.0"},
+        {"1 - 2 - 3", "-4"},
+        {"2 - -3", "5"},
+        {"- - 3", "3"},
+        {"+3", "3"},
+        {"-true", "-1"},
+        {"true + true", "2"},
+        {"1.5 + 1", "2.5"},
+        {"7.5 // 2", "3.0"},
+        {"-7.5 % 2", "0.5"},
+        {"1e3", "1000.0"},
+        {"0.1 + 0.2", "0.30000000000000004"},
+        {"1e16", "1e+16"},
+        {"123456789012345.0", "123456789012345.0"},
+        {"1e-5", "1e-05"},
+        {"0.0001", "0.0001"},
+        {"1.5e300 * 1e300", "inf"},
+        {"5e-324", "5e-324"},
+        {"1.25E+2", "125.0"},
+        {"n + f", "9.5"},
+        {"9223372036854775807", "9223372036854775807"},
+        {"-9223372036854775807 - 1", "-9223372036854775808"},
+        {"n|string + '!'", "7!"},
+        {"-5|abs", "5"},
+        {"(-2.5)|abs", "2.5"},
+        {"' -12 '|int + 1", "-11"},
+        {"'x'|int(3)", "3"},
+        {"2.9|int", "2"},
+        {"0", "0"},
+
+    };
+    ASSERT_ROWS(rows, true);
+}
+
+static void comparisons_and_logic(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"1 < 2", "True"},
+        {"1 < 2 < 3", "True"},
+        {"1 < 3 < 2", "False"},
+        {"3 > 2 >= 2 != 1", "True"},
+        {"1 == 1.0", "True"},
+        {"true == 1", "True"},
+        {"'a' < 'b'", "True"},
+        {"'a' < 'a'", "False"},
+        {"'' < 'a'", "True"},
+        {"[1, [2]] == [1, [2]]", "True"},
+        {"[1] == (1,)", "False"},
+        {"{'a': 1, 'b': 2} == {'b': 2, 'a': 1}", "True"},
+        {"{'a': 1} == {'a': 2}", "False"},
+        {"none == none", "True"},
+        {"missing == absent", "True"},
+        {"missing == none", "False"},
+        {"'1' == 1", "False"},
+        {"'b' in 'abc'", "True"},
+        {"'' in ''", "True"},
+        {"1 in [1, 2]", "True"},
+        {"3 not in [1, 2]", "True"},
+        {"'k' in d", "True"},
+        {"'v' in d", "False"},
+        {"'x' in missing", "False"},
+        {"1 and 2", "2"},
+        {"0 and 2", "0"},
+        {"0 or 'x'", "x"},
+        {"'' or [] or 'z'", "z"},
+        {"not 0", "True"},
+        {"not not 3", "True"},
+        {"not 1 == 2", "True"},
+        {"not none and 1", "1"},
+        {"1 if yes", "1"},
+        {"1 if not yes", ""},
+        {"1 if nil else 2", "2"},
+        {"'a' if false else 'b' if false else 'c'", "c"},
+        {"1 or 2 and 0", "1"},
+        {"1 < 2 and 2 < 1", "False"},
+    };
+    ASSERT_ROWS(rows, true);
+}
+
+static void strings(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"'a' + 'b' + 'c'", "abc"},
+        {"'a' 'b' \"c\"", "abc"},
+        {"1 ~ 'x' ~ none ~ true", "1xNoneTrue"},
+        {"'ab' * 3", "ababab"},
+        {"2 * 'ab'", "abab"},
+        {"'ab' * -1", ""},
+        {"'a' ~ 1 + 2 if false else 'q'", "q"},
+        {"'\\x41\\u00e9\\U0001F600\\101\\q\\''", "Aé😀A\\q'"},
+        {"\"it's\"", "it's"},
+        {"'a\\\nb'", "ab"},
+        {"uni[1]", "é"},
+        {"uni[-2]", "😀"},
+        {"uni[9]", ""},
+        {"uni[1:3]", "é漢"},
+        {"uni[:-1]", "aé漢😀"},
+        {"uni[::-1]", "z😀漢éa"},
+        {"uni[::2]", "a漢z"},
+        {"uni[3:1:-1]", "😀漢"},
+        {"uni[-100:100]", "aé漢😀z"},
+        {"uni[4:2]", ""},
+        {"uni|length", "5"},
+        {"'abc'.startswith('ab')", "True"},
+        {"'abc'.endswith(('x', 'c'))", "True"},
+        {"'abc'.startswith('')", "True"},
+        {"'[' + ' \\n a b\\t'.strip() + ']'", "[a b]"},
+        {"'xxaxx'.strip('x')", "a"},
+        {"'éaé'.strip('é')", "a"},
+        {"'xxaxx'.lstrip('x')", "axx"},
+        {"'xxaxx'.rstrip('x')", "xxa"},
+        {"'\\u3000a\\u2028'|trim", "a"},
+        {"'a,b,,c'.split(',')|join('|')", "a|b||c"},
+        {"'a,b,c'.split(',', 1)|join('|')", "a|b,c"},
+        {"' a  b c '.split()|join('|')", "a|b|c"},
+        {"' a  b c '.split(none, 1)|join('|')", "a|b c "},
+        {"''.split(',')|length", "1"},
+        {"''.split()|length", "0"},
+        {"'a-b-c'.replace('-', '+', 1)", "a+b-c"},
+        {"'ab'.replace('', '.')", ".a.b."},
+        {"'aaa'|replace('aa', 'b')", "ba"},
+        {"'aBc'.upper() + 'aBc'|lower", "ABCabc"},
+        {"'hELLO'|capitalize", "Hello"},
+        {"'a\\nb\\r\\nc\\n'.splitlines()|join('|')", "a|b|c"},
+        {"'abc'.find('c')", "2"},
+        {"uni.find('漢')", "2"},
+        {"'abc'.find('x')", "-1"},
+        {"','.join(['a', 'b'])", "a,b"},
+        {"'abc'|reverse", "cba"},
+        {"'prefix'.removeprefix('pre') ~ 'a.txt'.removesuffix('.txt')", "fixa"},
+        {"'abc'|first ~ 'abc'|last", "ac"},
+        {"'ab'|list|join('-')", "a-b"},
+        {"'abc'['upper'] is defined if false else 'skipped'", "skipped"},
+    };
+    ASSERT_ROWS(rows, true);
+}
+
+static void containers(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"list[1]", "b"},
+        {"list[-3]", "1"},
+        {"list[5] is defined", "False"},
+        {"list|length", "3"},
+        {"list.1", "b"},
+        {"[1, 2, 3][1:]|join", "23"},
+        {"(1, 2, 3)[::-1]|join(',')", "3,2,1"},
+        {"[]|length", "0"},
+        {"()|length", "0"},
+        {"(1,)|length", "1"},
+        {"(1)", "1"},
+        {"[1,]|length", "1"},
+        {"([1] + [2])|join(',')", "1,2"},
+        {"d.k", "v"},
+        {"d['k']", "v"},
+        {"d.nope is defined", "False"},
+        {"d['items']", "1"},
+        {"d.get('k')", "v"},
+        {"d.get('x')", "None"},
+        {"d.get('x', 5)", "5"},
+        {"d.keys()|join(',')", "k,items,e,l"},
+        {"{'a': 1, 'a': 2, 'b': 3}.values()|join(',')", "2,3"},
+        {"{1: 'x'}[1]", "x"},
+        {"{'a': 1}.items()|list|first|join('=')", "a=1"},
+        {"d|items|length", "4"},
+        {"dict(a=1, b=2)|list|join", "ab"},
+        {"range(3)|join", "012"},
+        {"range(1, 4)|join", "123"},
+        {"range(5, 0, -2)|join", "531"},
+        {"range(0)|length", "0"},
+        {"none.x is defined", "False"},
+        {"5.x is defined if false else n.x is defined", "False"},
+        {"nil['x'] is defined", "False"},
+        {"[1, 2]|last", "2"},
+        {"[]|first is defined", "False"},
+        {"[3, 1]|reverse|join", "13"},
+        {"list|join('-')", "1-b-None"},
+        {"missing|list|length", "0"},
+        {"missing|length", "0"},
+        {"namespace(a=1).a", "1"},
+        {"namespace(a=1).b is defined", "False"},
+        {"dict(a=1).a", "1"},
+    };
+    ASSERT_ROWS(rows, true);
+}
+
+static void tests_and_defaults(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"missing is defined", "False"},
+        {"missing is undefined", "True"},
+        {"nil is none", "True"},
+        {"nil is not none", "False"},
+        {"not nil is defined", "False"},
+        {"'a' is string", "True"},
+        {"1 is string", "False"},
+        {"d is mapping", "True"},
+        {"list is mapping", "False"},
+        {"list is iterable", "True"},
+        {"1 is iterable", "False"},
+        {"'a' is sequence", "True"},
+        {"true is number", "True"},
+        {"true is integer", "False"},
+        {"1 is integer", "True"},
+        {"f is float", "True"},
+        {"yes is true", "True"},
+        {"1 is true", "False"},
+        {"false is false", "True"},
+        {"yes is boolean", "True"},
+        {"3 is odd", "True"},
+        {"-3 is odd", "True"},
+        {"4 is even", "True"},
+        {"9 is divisibleby 3", "True"},
+        {"9 is divisibleby(2)", "False"},
+        {"1 is eq 1", "True"},
+        {"1 is ne(2)", "True"},
+        {"2 is in [1, 2]", "True"},
+        {"2 is gt 1 and 1 is lt 2", "True"},
+        {"1 is le 1 and 1 is ge 1", "True"},
+        {"missing|default('x')", "x"},
+        {"''|default('x')", ""},
+        {"''|default('x', true)", "x"},
+        {"missing|d", ""},
+        {"0|default(default_value=5, boolean=true)", "5"},
+        {"missing.x is defined if false else 1", "1"},
+        {"missing", ""},
+        {"missing ~ 'a'", "a"},
+        {"missing|trim|upper ~ '.'", "."},
+        {"'a' is not number", "True"},
+        {"(list is defined and list)|length", "3"},
+    };
+    ASSERT_ROWS(rows, true);
+}
+
+static void json(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"list|tojson", "[1, \"b\", null]"},
+        {"d|tojson", "{\"k\": \"v\", \"items\": 1, \"e\": {}, \"l\": []}"},
+        {"esc|tojson", "\"\\\"\\\\\\n\\u0001\x7fé😀\""},
+        {"esc|tojson(ensure_ascii=true)", "\"\\\"\\\\\\n\\u0001\\u007f\\u00e9\\ud83d\\ude00\""},
+        {"[true, none, 1.5, 2.0, 1e100]|tojson", "[true, null, 1.5, 2.0, 1e+100]"},
+        {"{'b': 1, 'a': [2]}|tojson(sort_keys=true, indent=2)", "{\n  \"a\": [\n    2\n  ],\n  \"b\": 1\n}"},
+        {"d|tojson(separators=(',', ':'))", "{\"k\":\"v\",\"items\":1,\"e\":{},\"l\":[]}"},
+        {"{1: 2, none: 3, true: 4}|tojson", "{\"1\": 4, \"null\": 3}"},
+        {"[]|tojson(indent=1)", "[]"},
+        {"(1e300 * 1e300)|tojson", "Infinity"},
+        {"[1]|tojson(indent=0)", "[\n1\n]"},
+    };
+    ASSERT_ROWS(rows, true);
+}
+
+/* ---- statements --- */
+
+static void statements(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"{% if n > 5 %}a{% elif n %}b{% else %}c{% endif %}", "a"},
+        {"{% if nil %}a{% elif n %}b{% else %}c{% endif %}", "b"},
+        {"{% if nil %}a{% elif 0 %}b{% else %}c{% endif %}", "c"},
+        {"{% for x in list %}{{ loop.index }}{{ loop.first }}{{ loop.last }}{{ x }};{% endfor %}",
+         "1TrueFalse1;2FalseFalseb;3FalseTrueNone;"},
+        {"{% for x in [1,2] %}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.length }};{% "
+         "endfor %}",
+         "0212;1102;"},
+        {"{% for x in 'ab' %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }}{% endfor %}", "<a>ba<b>"},
+        {"{% for k, v in d.items() %}{{ k }}={{ v is mapping }} {% endfor %}",
+         "k=False items=False e=True l=False "},
+        {"{% for x in range(6) if x is odd %}{{ x }}{{ loop.length }} {% endfor %}", "13 33 53 "},
+        {"{% for x in [] %}a{% else %}b{% endfor %}", "b"},
+        {"{% for x in missing %}a{% endfor %}.", "."},
+        {"{% for x in range(5) %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 3 %}{% break %}{% endif "
+         "%}{{ x }}{% endfor %}",
+         "02"},
+        {"{% for x in [1,2] %}{% for y in [1,2] %}{% if y == 2 %}{% break %}{% endif %}{{ x }}{{ y }}{{ "
+         "loop.index }} {% endfor %}{{ loop.index }}{% endfor %}",
+         "111 1211 2"},
+        {"{% set x = 1 %}{% for i in [1,2] %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}", "231"},
+        {"{% for i in [1] %}{% set x = 5 %}{% endfor %}{{ x }}", ""},
+        {"{% if true %}{% set x = 5 %}{% endif %}{{ x }}", "5"},
+        {"{% set a, b = 1, 'z' %}{{ b }}{{ a }}", "z1"},
+        {"{% set a = 1, 2 %}{{ a[1] }}", "2"},
+        {"{% set ns = namespace(x=0) %}{% for i in range(4) %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x "
+         "}}",
+         "6"},
+        {"{% set ns = namespace() %}{% set ns.a = 1 %}{% set ns.b = 2 %}{% set ns.a = 3 %}{{ ns.a }}{{ ns.b "
+         "}}",
+         "32"},
+        {"{% set x %}a{{ n }}b{% endset %}{{ x }}{{ x|length }}", "a7b3"},
+        {"{% macro m(a, b='d') %}[{{ a }}{{ b }}]{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(b=3, a=4) }}{{ "
+         "m() }}",
+         "[1d][12][43][d]"},
+        {"{% macro m(k) %}{% if k %}{{ k }}{{ m(k - 1) }}{% endif %}{% endmacro %}{{ m(3) }}", "321"},
+        {"{% set x = 'top' %}{% macro m() %}{{ x }}{{ i }}{% endmacro %}{% for i in [1] %}{% set x = 'in' "
+         "%}{{ m() }}{{ x }}{% endfor %}",
+         "topin"},
+        {"{% macro m(x) %}{{ x }}{% set x = 2 %}{{ x }}{% endmacro %}{% set x = 9 %}{{ m(1) }}{{ x }}",
+         "129"},
+        {"{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}B{% endmacro %}{{ a() }}", "B"},
+        {"{# a {{ comment }} #}x{#- y -#}", "x"},
+        {"{{ loop is defined }}{% for loop_ in [1] %}{{ loop is defined }}{% endfor %}", "FalseTrue"},
+    };
+    ASSERT_ROWS(rows, false);
+}
+
+static void white_space(void **state) {
+    (void)state;
+    static const row rows[] = {
+        {"a\n", "a"},
+        {"a\n\n", "a\n"},
+        {"a\r\nb\rc", "a\nb\nc"},
+        {"{% if 1 %}\nx\n{% endif %}\ny", "x\ny"},
+        {"  {% if 1 %}\n  x\n  {% endif %}\ny", "  x\ny"},
+        {"a {% if 1 %} b {% endif %} c", "a  b  c"},
+        {"a \n {%- if 1 -%} \n b \n {%- endif -%} \n c", "abc"},
+        {"  {%+ if 1 %}x{% endif %}", "  x"},
+        {"{% if 1 +%}\nx{% endif %}", "\nx"},
+        {"  {{ 1 }}\n", "  1"},
+        {"a\n{{- 1 -}}\n b", "a1b"},
+        {"  {# c #}\nx", "x"},
+        {"a\n  {# c #}\nb", "a\nb"},
+        {"x  {# c #}\n", "x  "},
+        {"{# c -#} \n x", "x"},
+        {"\n  {%- set x = 1 %}\n  y", "  y"},
+        {"{% set x = 1 %}  {% set y = 2 %}z", "  z"},
+        {"{{ 1 }}  {% if 1 %}z{% endif %}", "1  z"},
+        {"{% set x = 1 -%}\n  {% if 1 %}z{% endif %}", "z"},
+        {"\xe3\x80\x80{%- if 1 %}z{% endif %}", "z"},
+        {"{{ {'a': {'b': 1}}.a.b }}", "1"},
+        {"{{'}}'}}{{\"%}\"}}", "}}%}"},
+        {"{ { %} #} }", "{ { %} #} }"},
+        {"", ""},
+        {"\n", ""},
+    };
+    ASSERT_ROWS(rows, false);
+}
+
+/* ---- errors --- */
+
+typedef struct refusal {
+    const char *source;
+    fl_err code;
+    const char *detail; /* all of it */
+} refusal;
+
+static void assert_refusals(const refusal *rows, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        char *text, *marks;
+        fl_err err = render_default(rows[i].source, &text, &marks);
+        if (err != rows[i].code)
+            fail_msg("%s: %s: %s", rows[i].source, fl_err_name(err),
+                     err == FL_ERR_OK ? text : fl_err_detail());
+        if (strcmp(fl_err_detail(), rows[i].detail) != 0)
+            fail_msg("%s: '%s', expected '%s'", rows[i].source, fl_err_detail(), rows[i].detail);
+    }
+}
+
+#define LINE(n) "chat template line " #n ": "
+
+static void what_is_outside_the_subset_is_named_at_load(void **state) {
+    (void)state;
+    /* Behind `if false`, so that only the parser can have seen it. */
+    static const refusal rows[] = {
+        {"\n{% if false %}{% include 'x' %}{% endif %}", FL_ERR_UNSUPPORTED,
+         LINE(2) "the statement 'include' is not supported"},
+        {"{% if false %}\n\n{{ x|shuffle }}{% endif %}", FL_ERR_UNSUPPORTED,
+         LINE(3) "the filter 'shuffle' is not supported"},
+        {"{% if false %}{{ x is prime }}{% endif %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the test 'prime' is not supported"},
+        {"{% if false %}{{ x.title() }}{% endif %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the method 'title' is not supported"},
+        {"{% if false %}{{ strftime_now('%Y') }}{% endif %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the function 'strftime_now' is not supported"},
+        {"{% if false %}{{ x()() }}{% endif %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "a call of a value by '(' is not supported"},
+        {"{% if false %}{{ 2 ** 3 }}{% endif %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the operator '**' is not supported"},
+        {"{% for x in y recursive %}{% endfor %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the loop modifier 'recursive' is not supported"},
+        {"{% for x in y %}{{ loop.cycle('a', 'b') }}{% endfor %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the method 'cycle' is not supported"},
+        {"{% for x in y %}{{ loop.depth }}{% endfor %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the loop attribute 'depth' is not supported"},
+        {"{% set x | upper %}a{% endset %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "a filter on 'set' is not supported"},
+        {"{% raw %}{{ }{% endraw %}", FL_ERR_UNSUPPORTED, LINE(1) "the statement 'raw' is not supported"},
+        {"{% for x in [1] %}{% macro m() %}{% endmacro %}{% endfor %}", FL_ERR_UNSUPPORTED,
+         LINE(1) "inside a loop, macro or set, the statement 'macro' is not supported"},
+        {"{{ f(*x) }}", FL_ERR_UNSUPPORTED, LINE(1) "the argument prefix '*' is not supported"},
+        {"{{ x|join(attribute='y') }}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the argument 'attribute' of 'join' is not supported"},
+        {"{{ x|join('a', 'b') }}", FL_ERR_UNSUPPORTED,
+         LINE(1) "'join' with 2 arguments is not supported (at most 1)"},
+        {"{{ namespace(x) }}", FL_ERR_UNSUPPORTED,
+         LINE(1) "an unnamed argument of 'namespace' is not supported"},
+        {"{{ 0x10 }}", FL_ERR_UNSUPPORTED, LINE(1) "a number like '0x' is not supported"},
+        {"{{ 99999999999999999999 }}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the large number '99999999999999999999' is not supported"},
+        {"{{ '\\N{BULLET}' }}", FL_ERR_UNSUPPORTED, LINE(1) "the escape \\N in a string is not supported"},
+        {"{% for loop in x %}{% endfor %}", FL_ERR_UNSUPPORTED, LINE(1) "setting 'loop' is not supported"},
+    };
+    assert_refusals(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void what_is_not_jinja_is_refused_at_load(void **state) {
+    (void)state;
+    static const refusal rows[] = {
+        {"\n{{ 1", FL_ERR_DATA, LINE(2) "'{{' has no end"},
+        {"{% if x %}", FL_ERR_DATA, LINE(1) "expected endif, found the template's end"},
+        {"{# x", FL_ERR_DATA, LINE(1) "'{#' has no end"},
+        {"{{ }}", FL_ERR_DATA, LINE(1) "expected an expression, found '}}'"},
+        {"{{ 1 2 }}", FL_ERR_DATA, LINE(1) "expected '}}', found '2'"},
+        {"{{ 'a }}", FL_ERR_DATA, LINE(1) "a string that begins with ' has no end"},
+        {"{{ (1] }}", FL_ERR_DATA, LINE(1) "unexpected ']', expected ')'"},
+        {"{{ 1) }}", FL_ERR_DATA, LINE(1) "unexpected ')'"},
+        {"{{ 1 ? 2 }}", FL_ERR_DATA, LINE(1) "unexpected character U+003F"},
+        {"{{ é }}", FL_ERR_DATA, LINE(1) "unexpected character U+00E9"},
+        {"{% endif %}", FL_ERR_DATA, LINE(1) "expected a statement, found 'endif'"},
+        {"{% for x of y %}", FL_ERR_DATA, LINE(1) "expected 'in', found 'of'"},
+        {"{% if x %}{% endfor %}", FL_ERR_DATA, LINE(1) "expected endif, found 'endfor'"},
+        {"{% break %}", FL_ERR_DATA, LINE(1) "break outside a loop"},
+        {"{% for x in y %}{% set z %}{% continue %}{% endset %}{% endfor %}", FL_ERR_DATA,
+         LINE(1) "continue outside a loop"},
+        {"{{ x|replace('a') }}", FL_ERR_DATA, LINE(1) "'replace' lacks its argument 'new'"},
+        {"{{ '\\x4' }}", FL_ERR_DATA, LINE(1) "bad escape in a string, 2 hex digits expected"},
+        {"{{ '\\ud800' }}", FL_ERR_DATA, LINE(1) "a string has an escape of U+D800, which is no character"},
+        {"{{ 012 }}", FL_ERR_DATA, LINE(1) "a number begins with 0"},
+        {"{{ x[] }}", FL_ERR_DATA, LINE(1) "expected an index, found ']'"},
+        {"{% set true = 1 %}", FL_ERR_DATA, LINE(1) "expected a variable name, found 'true'"},
+        {"{% macro m(a=1, b) %}{% endmacro %}", FL_ERR_DATA, LINE(1) "expected a default value, found ')'"},
+        {"{{ f(a=1, 2) }}", FL_ERR_DATA, LINE(1) "expected a named argument, found '2'"},
+        {"{% set x = 1 }}", FL_ERR_DATA, LINE(1) "unexpected '}'"},
+        {"{{ x. }}", FL_ERR_DATA, LINE(1) "expected an attribute name, found '}}'"},
+        {"{{ x is }}", FL_ERR_DATA, LINE(1) "expected a test, found '}}'"},
+        {"{% if x %}{{ 1 }}{% else %}{% elif y %}{% endif %}", FL_ERR_DATA,
+         LINE(1) "expected endif, found 'elif'"},
+        {"{%", FL_ERR_DATA, LINE(1) "'{%' has no end"},
+    };
+    assert_refusals(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void wrong_values_are_refused_when_met(void **state) {
+    (void)state;
+    static const refusal rows[] = {
+        {"\n\n{{ missing.x }}", FL_ERR_DATA, LINE(3) "'missing' is undefined"},
+        {"{{ d.a.b }}", FL_ERR_DATA, LINE(1) "'a' is undefined"},
+        {"{{ 'a' + 1 }}", FL_ERR_DATA, LINE(1) "'+' of string and integer"},
+        {"{{ 'a' + none }}", FL_ERR_DATA, LINE(1) "'+' of string and none"},
+        {"{{ 1 + missing }}", FL_ERR_DATA, LINE(1) "'missing' is undefined"},
+        {"{{ [1] + (2,) }}", FL_ERR_DATA, LINE(1) "'+' of list and tuple"},
+        {"{{ 1 // 0 }}", FL_ERR_DATA, LINE(1) "division by zero"},
+        {"{{ 1 % 0.0 }}", FL_ERR_DATA, LINE(1) "division by zero"},
+        {"{{ 1 < 'a' }}", FL_ERR_DATA, LINE(1) "cannot order integer and string"},
+        {"{{ 1 in 'a' }}", FL_ERR_DATA, LINE(1) "'in' a string needs a string, found integer"},
+        {"{{ 1 in 2 }}", FL_ERR_DATA, LINE(1) "'in' needs a string, list or dictionary, found integer"},
+        {"{% for x in 1 %}{% endfor %}", FL_ERR_DATA,
+         LINE(1) "iterating needs a list, dictionary or string, found integer"},
+        {"{% for a, b in [[1]] %}{% endfor %}", FL_ERR_DATA, LINE(1) "2 variables for 1 values"},
+        {"{{ nil|length }}", FL_ERR_DATA, LINE(1) "'length' needs a string, list or dictionary, found none"},
+        {"{% set n.x = 1 %}", FL_ERR_DATA, LINE(1) "setting an attribute needs a namespace, found integer"},
+        {"{{ n.strip() }}", FL_ERR_DATA, LINE(1) "'strip' needs a string, found integer"},
+        {"{{ word.get('x') }}", FL_ERR_DATA, LINE(1) "'get' needs a dictionary, found string"},
+        {"{{ 'a'.split('') }}", FL_ERR_DATA, LINE(1) "'split' at an empty string"},
+        {"{{ {[]: 1} }}", FL_ERR_DATA, LINE(1) "a dictionary key needs a string or number, found list"},
+        {"{{ [missing]|tojson }}", FL_ERR_DATA, LINE(1) "'missing' is undefined"},
+        {"{{ 'abc'[::0] }}", FL_ERR_DATA, LINE(1) "a slice with a step of 0"},
+        {"{{ nil[1:] }}", FL_ERR_DATA, LINE(1) "a slice needs a string or list, found none"},
+        {"{{ -word }}", FL_ERR_DATA, LINE(1) "the sign '-' needs a number, found string"},
+        {"{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", FL_ERR_DATA,
+         LINE(1) "the macro 'm' is called with too many arguments"},
+        {"{% macro m(a) %}{% endmacro %}{{ m(b=2) }}", FL_ERR_DATA,
+         LINE(1) "the macro 'm' is called with an unknown argument"},
+        {"{% macro m(a) %}{% endmacro %}{{ m(1, a=2) }}", FL_ERR_DATA,
+         LINE(1) "the macro 'm' is called with an argument given twice"},
+        {"{{ m() }}{% macro m() %}{% endmacro %}", FL_ERR_DATA, LINE(1) "'m' is undefined"},
+        {"{{ range(1, 2, 0) }}", FL_ERR_DATA, LINE(1) "'range' with a step of 0"},
+        {"{{ list }}", FL_ERR_UNSUPPORTED, LINE(1) "a list as text is not supported (use tojson or join)"},
+        {"{{ d }}", FL_ERR_UNSUPPORTED, LINE(1) "a dictionary as text is not supported (use tojson or join)"},
+        {"{{ 'a%s' % 1 }}", FL_ERR_UNSUPPORTED, LINE(1) "'%' on a string is not supported"},
+        {"{{ d.items }}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the method 'items' of a dictionary without a call is not supported"},
+        {"{{ word.upper }}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the method 'upper' of a string without a call is not supported"},
+        {"{{ ['x'].append is defined }}", FL_ERR_UNSUPPORTED,
+         LINE(1) "the method 'append' of a list without a call is not supported"},
+        {"{{ raise_exception('roles must ' ~ word) }}", FL_ERR_INVALID,
+         "the chat template refuses this conversation: roles must wort"},
+        {"{{ 9223372036854775807 + 1 }}", FL_ERR_LIMIT, LINE(1) "an integer of more than 64 bits"},
+        {"{{ (-9223372036854775807 - 1) // -1 }}", FL_ERR_LIMIT, LINE(1) "an integer of more than 64 bits"},
+        {"{{ range(100001)|length }}", FL_ERR_LIMIT, LINE(1) "'range' of more than 100000 items"},
+    };
+    assert_refusals(rows, sizeof rows / sizeof rows[0]);
+}
+
+/* ---- caps --- */
+
+/* before + middle * n + after */
+static char *repeated(const char *before, const char *middle, size_t n, const char *after) {
+    char *text = malloc(strlen(before) + strlen(middle) * n + strlen(after) + 1), *end = text;
+    assert_non_null(text);
+    end = stpcpy(end, before);
+    for (size_t i = 0; i < n; i++) end = stpcpy(end, middle);
+    stpcpy(end, after);
+    return text;
+}
+
+static fl_err render_repeated(const char *before, const char *middle, size_t n, const char *after) {
+    char *source = repeated(before, middle, n, after), *text, *marks;
+    fl_err err = render_default(source, &text, &marks);
+    free(source);
+    free(text);
+    free(marks);
+    return err;
+}
+
+static void nesting_is_capped_however_it_is_written(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *middle, *after;
+    } deep[] = {
+        {"{{ ", "(", "1"},
+        {"{{ ", "[", "1"},
+        {"{{ ", "{'a':", "1"},
+        {"{{ ", "- ", "1 }}"},
+        {"{{ ", "x(", ""},
+        {"{{ x", ".a", " }}"},
+        {"{{ x", "[0]", " }}"},
+        {"{{ x", "|trim", " }}"},
+        {"{{ x", " is defined", " }}"},
+        {"", "{% if 1 %}", ""},
+        {"", "{% for x in y %}", ""},
+        {"", "{% set x %}", ""},
+        {"{{ ", "1 if 1 else ", "1 }}"},
+        {"{{ 1", " if 1", " }}"},
+        {"{{ ", "x.get(", ""},
+        {"{{ ", "x|d(", ""},
+        {"{{ 1 ", "is eq [", ""},
+    };
+    for (size_t i = 0; i < sizeof deep / sizeof deep[0]; i++) {
+        fl_err err = render_repeated(deep[i].before, deep[i].middle, 60000, deep[i].after);
+        if (err != FL_ERR_LIMIT) fail_msg("%s: %s: %s", deep[i].middle, fl_err_name(err), fl_err_detail());
+    }
+    /* What is long but not deep is fine. */
+    assert_int_equal(render_repeated("{{ 1", " + 1", 50000, " }}"), FL_ERR_OK);
+    assert_int_equal(render_repeated("{{ ", "not ", 50001, "1 }}"), FL_ERR_OK);
+    assert_int_equal(render_repeated("{{ '' ", "'a'", 50000, " }}"), FL_ERR_OK);
+    assert_int_equal(render_repeated("{% if 0 %}", "{% elif 0 %}", 50000, "{% endif %}"), FL_ERR_OK);
+    assert_int_equal(render_repeated("{{ [", "1,", 50000, "]|length }}"), FL_ERR_OK);
+    assert_int_equal(render_repeated("{{ ", "(", 90, "1") == FL_ERR_LIMIT,
+                     0); /* the bracket is missing, that is all */
+}
+
+static void rendering_is_capped(void **state) {
+    (void)state;
+    static const refusal rows[] = {
+        {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", FL_ERR_LIMIT,
+         LINE(1) "evaluation nested deeper than 400 levels"},
+        {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", FL_ERR_LIMIT,
+         LINE(1) "more than 20000000 steps"},
+        {"{% set ns = namespace(x=[]) %}{% for a in range(200) %}{% set ns.x = [ns.x] %}{% endfor %}",
+         FL_ERR_LIMIT, LINE(1) "a value nested deeper than 100 levels"},
+        {"{% set ns = namespace(x='a') %}{% for a in range(200) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+         FL_ERR_LIMIT, "chat template: its values need more than 268435456 bytes"},
+        {"{{ 'x' * 999999999 }}", FL_ERR_LIMIT, LINE(1) "more than 20000000 steps"},
+        {"{% set x = 'x' * 1000000 %}{% for a in range(200) %}{{ x }}{% endfor %}", FL_ERR_LIMIT,
+         "chat template: the text is longer than 67108864 bytes"},
+    };
+    assert_refusals(rows, sizeof rows / sizeof rows[0]);
+}
+
+static void small_limits_hold_one_by_one(void **state) {
+    (void)state;
+    static const char source[] = "{% for x in [1, [2, [3]]] %}{{ loop.index ~ 'abcdef' }}{% endfor %}";
+    fl_jinja_limits limits;
+    char *text, *marks;
+    for (int which = 0; which < 7; which++) {
+        fl_jinja_limits_default(&limits);
+        if (which == 0) limits.template_bytes = sizeof source - 2;
+        if (which == 1) limits.tree_bytes = 4000;
+        if (which == 2) limits.nesting = 3;
+        if (which == 3) limits.eval_nesting = 4;
+        if (which == 4) limits.steps = 20;
+        if (which == 5) limits.output_bytes = 13;
+        if (which == 6) limits.value_bytes = 1000;
+        if (render(source, sizeof source - 1, &limits, &text, &marks) != FL_ERR_LIMIT)
+            fail_msg("limit %d", which);
+    }
+    fl_jinja_limits_default(&limits);
+    limits.template_bytes = sizeof source - 1;
+    limits.output_bytes = 14;
+    assert_int_equal(render(source, sizeof source - 1, &limits, &text, &marks), FL_ERR_OK);
+    assert_string_equal(text, "1abcdef2abcdef");
+    free(text);
+    free(marks);
+}
+
+static void names_are_capped(void **state) {
+    (void)state;
+    char *source = malloc(5000 * 12 + 1), *end = source, *text, *marks;
+    assert_non_null(source);
+    for (int i = 0; i < 5000; i++) end += sprintf(end, "{{ v%d }}", i);
+    assert_int_equal(render_default(source, &text, &marks), FL_ERR_LIMIT);
+    assert_string_equal(fl_err_detail(), LINE(1) "more than 4096 variable names");
+    free(source);
+}
+
+/* ---- provenance --- */
+
+typedef struct marked {
+    const char *source, *text, *marks;
+} marked;
+
+static void every_byte_keeps_its_origin(void **state) {
+    (void)state;
+    static const marked rows[] = {
+        {"a{{ content }}b{{ other }}{{ word }}", "a <s> x byzwort", "t0000000t11...."},
+        {"{{ 'a' + content + 'b' }}", "a <s> x b", "t0000000t"},
+        {"{{ 'a' ~ other ~ 1 ~ n ~ none }}", "ayz17None", "t11t.tttt"},
+        {"{{ (content + '!')|trim }}", "<s> x !", "000000t"},
+        {"{{ content[1:4] ~ other[::-1] }}", "<s>zy", "00011"},
+        {"{{ content.strip().split(' ')|join('<s>') }}", "<s><s>x", "000ttt0"},
+        {"{{ content.replace('s', 'TT') }}", " <TT> x ", "00tt0000"},
+        {"{{ ('<s>' + other)|replace(other, '') }}", "<s>", "ttt"},
+        {"{{ content|replace(' ', other) }}", "yz<s>yzxyz", "1100011011"},
+        {"{{ (word ~ content)|upper }}", "WORT <S> X ", "....0000000"},
+        {"{{ [content, word]|tojson }}", "[\" <s> x \", \"wort\"]", "..0000000.........."},
+        {"{{ {'k': other}|tojson }}", "{\"k\": \"yz\"}", "..t....11.."},
+        {"{% set x %}<{{ other }}>{% endset %}{{ x }}", "<yz>", "t11t"},
+        {"{% macro m(a) %}<{{ a }}{% endmacro %}{{ m(other) }}", "<yz", "t11"},
+        {"{% for c in other %}{{ c }}-{% endfor %}", "y-z-", "1t1t"},
+        {"{{ other * 2 }}{{ 'q' * 2 }}", "yzyzqq", "1111tt"},
+        {"{{ n + 1 }}{{ 3 + 4 }}{{ loop }}{{ n|string ~ f }}", "8772.5", ".t...."},
+        {"{{ other if true else word }}{{ missing|default(other) }}", "yzyz", "1111"},
+        {"{% set ns = namespace(s='') %}{% set ns.s = ns.s + other %}{{ ns.s }}", "yz", "11"},
+        {"{{ content|first ~ content|list|last ~ content[3] }}", "  >", "000"},
+        {"{{ other|reverse }}{{ other.splitlines()[0] }}{{ other.removeprefix('y') }}", "zyyzz", "11111"},
+        {"{{ '%s' ~ d.k ~ d.keys()|first }}", "%svk", "tt.."},
+        {"{{ '12'|int }}{{ word|length }}", "124", "..t"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *text, *marks;
+        if (render_default(rows[i].source, &text, &marks) != FL_ERR_OK)
+            fail_msg("%s: %s", rows[i].source, fl_err_detail());
+        if (strcmp(text, rows[i].text) != 0)
+            fail_msg("%s: '%s', expected '%s'", rows[i].source, text, rows[i].text);
+        if (strcmp(marks, rows[i].marks) != 0)
+            fail_msg("%s: '%s' has '%s', expected '%s'", rows[i].source, text, marks, rows[i].marks);
+        free(text);
+        free(marks);
+    }
+}
+
+/* The number of arena bytes shows a copy for each operator: 30 additions to a large content must not make 30 copies. */
+static void a_chain_of_additions_copies_once(void **state) {
+    (void)state;
+    fl_jinja_limits limits;
+    fl_jinja_limits_default(&limits);
+    limits.value_bytes = 12 << 20;
+    char *source = repeated("{% set x = 'x' * 1000000 %}{{ x", " + 'a'", 30, " }}"), *text, *marks;
+    assert_int_equal(render(source, strlen(source), &limits, &text, &marks), FL_ERR_OK);
+    assert_int_equal(strlen(text), 1000030);
+    free(source);
+    free(text);
+    free(marks);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(comparisons_and_logic),
+        cmocka_unit_test(strings),
+        cmocka_unit_test(containers),
+        cmocka_unit_test(tests_and_defaults),
+        cmocka_unit_test(json),
+        cmocka_unit_test(statements),
+        cmocka_unit_test(white_space),
+        cmocka_unit_test(what_is_outside_the_subset_is_named_at_load),
+        cmocka_unit_test(what_is_not_jinja_is_refused_at_load),
+        cmocka_unit_test(wrong_values_are_refused_when_met),
+        cmocka_unit_test(nesting_is_capped_however_it_is_written),
+        cmocka_unit_test(rendering_is_capped),
+        cmocka_unit_test(small_limits_hold_one_by_one),
+        cmocka_unit_test(names_are_capped),
+        cmocka_unit_test(every_byte_keeps_its_origin),
+        cmocka_unit_test(a_chain_of_additions_copies_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
