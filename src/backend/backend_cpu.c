@@ -6,7 +6,7 @@
 
 #include "backend/backend_count.h"
 #include "backend/cpuid.h"
-#include "backend/gemm.h"
+#include "op/matmul/gemm.h"
 #include "backend/memory_map.h"
 
 typedef struct cpu_kind {

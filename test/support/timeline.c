@@ -1,7 +1,8 @@
 #include "support/timeline.h"
 
-#include <math.h>
 #include <stdlib.h>
+
+#include "engine/rope_config.h"
 
 static fl_err open_kv(timeline *t, const timeline_options *o) {
     const fl_config *c = &t->weights->config;
@@ -33,18 +34,8 @@ fl_err timeline_open(const timeline_options *o, timeline **out) {
     FL_TRY_GOTO(t->be->alloc(t->be, t->scratch_bytes, &t->scratch));
     fl_arena_init(&t->arena, t->scratch, t->scratch_bytes);
     const fl_config *c = &t->weights->config;
-    const fl_rope_scaling *s = &c->rope_scaling;
-    const fl_rope_params params = {.dim = c->qk_rope_head_dim,
-                                   .theta = c->rope_theta,
-                                   .factor = s->type == FL_ROPE_SCALING_YARN ? s->factor : 1,
-                                   .original_positions = s->original_max_position_embeddings,
-                                   .beta_fast = s->beta_fast,
-                                   .beta_slow = s->beta_slow,
-                                   .mscale = s->mscale,
-                                   .mscale_all_dim = s->mscale_all_dim};
-    fl_rope_init(&params, &t->rope);
-    t->softmax_scale =
-        (float)(t->rope.softmax_factor * M_LOG2E / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim));
+    fl_rope_of_config(c, &t->rope);
+    t->softmax_scale = fl_softmax_scale_of_config(c, &t->rope);
     *out = t;
     return FL_ERR_OK;
 fail:

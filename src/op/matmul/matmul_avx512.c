@@ -4,7 +4,7 @@
 #include <immintrin.h>
 
 #include "backend/backend.h"
-#include "backend/gemm.h"
+#include "op/matmul/gemm.h"
 #include "backend/op_tables.h"
 #include "op/vec_avx512.h"
 

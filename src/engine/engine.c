@@ -1,0 +1,206 @@
+/* Opening and closing: every piece in order, all memory reserved by the plan, one worker. */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/rope_config.h"
+#include "model/fingerprint.h"
+
+enum { SPAN_DEFAULT = 4096, SPAN_MAX = 16384, CTX_MAX = 1 << 24 };
+
+const char *fl_version(void) {
+    return FL_VERSION;
+}
+
+void fl_settings_default(fl_settings *settings) {
+    *settings = (fl_settings){.backend = "auto", .kv_dtype = "auto", .requests_max = 64, .check_lock = true};
+}
+
+static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
+    int64_t ctx = s->ctx_tokens > 0 ? s->ctx_tokens : e->config->max_position_embeddings;
+    int64_t kv = s->kv_tokens > 0 ? s->kv_tokens : ctx;
+    int32_t span = s->span_tokens > 0 ? s->span_tokens : SPAN_DEFAULT;
+    if (s->ctx_tokens < 0 || ctx < 2 || ctx > CTX_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: expected 2..%d, found %lld", CTX_MAX, (long long)s->ctx_tokens);
+    if (ctx > e->config->max_position_embeddings)
+        return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: the model was trained to %d positions, %lld were asked for; answers beyond "
+                                       "would be wrong", e->config->max_position_embeddings, (long long)ctx);
+    if (s->kv_tokens < 0 || kv > CTX_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "kv_tokens: expected 0..%d, found %lld", CTX_MAX, (long long)s->kv_tokens);
+    if (span % FL_KV_PAGE_TOKENS != 0 || span < FL_KV_PAGE_TOKENS || span > SPAN_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "span_tokens: expected a multiple of %d in %d..%d, found %d", FL_KV_PAGE_TOKENS,
+                       FL_KV_PAGE_TOKENS, SPAN_MAX, span);
+    if (s->requests_max < 1 || s->requests_max > 4096)
+        return FL_FAIL(FL_ERR_INVALID, "requests_max: expected 1..4096, found %d", s->requests_max);
+    e->ctx_tokens = (int32_t)ctx;
+    e->kv_pages = fl_pages_of(kv);
+    e->span_tokens = (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS) < span ? (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS) : span;
+    e->requests_max = s->requests_max;
+    return FL_ERR_OK;
+}
+
+static fl_err read_kv_dtype(fl_engine *e, const char *name) {
+    if (!name || strcmp(name, "auto") == 0)
+        e->kv_dtype = e->be->kv_f32 ? FL_DTYPE_F32 : FL_DTYPE_BF16;
+    else if (strcmp(name, "bf16") == 0)
+        e->kv_dtype = FL_DTYPE_BF16;
+    else if (strcmp(name, "f32") == 0 && e->be->kv_f32)
+        e->kv_dtype = FL_DTYPE_F32;
+    else
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_dtype: backend %s stores auto, bf16%s; found '%s'", e->be->name,
+                       e->be->kv_f32 ? ", f32" : "", name);
+    return FL_ERR_OK;
+}
+
+static fl_err open_text(fl_engine *e, const char *dir) {
+    FL_TRY(fl_tokenizer_open(dir, &e->tokenizer));
+    int32_t n_tokens = fl_tokenizer_n_vocab(e->tokenizer), n_vocab = e->config->vocab_size;
+    if (n_tokens > n_vocab)
+        return FL_FAIL(FL_ERR_DATA, "tokenizer.json: expected ids below config.json's vocab_size %d, found %d", n_vocab, n_tokens - 1);
+    e->n_known = n_tokens;
+    fl_err err = fl_chat_open(dir, &e->chat);
+    if (err == FL_ERR_UNSUPPORTED) { /* usable with plain prompts; said when a chat is asked for */
+        snprintf(e->no_chat, sizeof e->no_chat, "%s", fl_err_detail());
+        return FL_ERR_OK;
+    }
+    return err;
+}
+
+/* The step that needs most: a whole span and a full tail at the context's end. */
+static fl_err plan_scratch(fl_engine *e) {
+    int32_t document = e->span_tokens, end = e->ctx_tokens;
+    const fl_dry_rows worst = {.document_rows = document,
+                               .document_pos = end > document ? end - document : 0,
+                               .tail_rows = FL_TAIL_ROWS_MAX,
+                               .tail_pos = end > FL_TAIL_ROWS_MAX ? end - FL_TAIL_ROWS_MAX : 0,
+                               .n_logits = 1 + FL_DECODE_ROWS_MAX};
+    fl_dry_cost cost;
+    FL_TRY(fl_dry_run_step(e->dry, &worst, &cost));
+    e->scratch_bytes = cost.scratch_bytes;
+    return FL_ERR_OK;
+}
+
+static fl_err reserve(fl_engine *e) {
+    const fl_config *c = e->config;
+    const fl_kv_shape shape = {.n_layers = c->layers,
+                               .latent_dim = c->kv_lora_rank,
+                               .rope_dim = c->qk_rope_head_dim,
+                               .dtype = e->kv_dtype};
+    FL_TRY(plan_scratch(e));
+    e->kv_bytes = fl_kv_page_bytes(&shape) * e->kv_pages;
+    e->logits_bytes = (int64_t)(1 + FL_DECODE_ROWS_MAX) * c->vocab_size * (int64_t)sizeof(float);
+    FL_TRY(e->be->alloc(e->be, e->kv_bytes, &e->kv_memory));
+    FL_TRY(e->be->alloc(e->be, e->scratch_bytes, &e->scratch));
+    FL_TRY(e->be->alloc(e->be, e->logits_bytes, &e->logits_memory));
+    fl_arena_init(&e->arena, e->scratch, e->scratch_bytes);
+    FL_TRY(fl_kv_pool_open(&shape, e->kv_pages, e->kv_memory, &e->pool));
+    FL_TRY(fl_prefix_open(e->pool, &e->prefix));
+    FL_TRY(fl_sampler_open(c->vocab_size, &e->sampler));
+    size_t rows = (size_t)fl_step_rows_max(e);
+    e->kv = calloc((size_t)c->layers, sizeof *e->kv);
+    e->ids = calloc(rows, sizeof(int32_t));
+    e->rope_table = calloc(rows * (size_t)e->rope.dim, sizeof(float));
+    e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));
+    if (!e->kv || !e->ids || !e->rope_table || !e->found_pages) return FL_FAIL(FL_ERR_NOMEM, "step of %zu rows", rows);
+    for (int32_t i = 0; i < c->layers; i++) e->kv[i] = fl_kv_pool_layer(e->pool, i);
+    return FL_ERR_OK;
+}
+
+static fl_err start_worker(fl_engine *e) {
+    int code = pthread_create(&e->worker, NULL, fl_worker_main, e);
+    if (code != 0) return FL_FAIL(FL_ERR_NOMEM, "cannot start the worker thread: %s", strerror(code));
+    e->worker_started = true;
+    return FL_ERR_OK;
+}
+
+typedef struct load_progress {
+    fl_progress_fn *fn;
+    void *context;
+    int64_t bytes;
+} load_progress;
+
+static void tell_progress(void *context, int64_t done, int64_t total) {
+    const load_progress *p = context;
+    if (p->fn) p->fn(p->context, p->bytes * done / total, p->bytes);
+}
+
+static fl_err open_all(fl_engine *e, const fl_settings *s) {
+    if (s->check_lock && fl_lock_exists(s->model_path)) FL_TRY(fl_lock_check(s->model_path, &(fl_lock_calls){0}));
+    FL_TRY(fl_checkpoint_open(s->model_path, &e->checkpoint));
+    e->config = fl_checkpoint_config(e->checkpoint);
+    FL_TRY(read_sizes(e, s));
+    FL_TRY(open_text(e, s->model_path));
+    FL_TRY(fl_backend_open(s->backend ? s->backend : "auto", s->n_threads, &e->be));
+    FL_TRY(read_kv_dtype(e, s->kv_dtype));
+    fl_rope_of_config(e->config, &e->rope);
+    e->softmax_scale = fl_softmax_scale_of_config(e->config, &e->rope);
+    FL_TRY(fl_dry_run_open(e->config, e->be, e->kv_dtype, &e->dry));
+    load_progress progress = {s->progress, s->progress_context, fl_dry_run_weights_bytes(e->dry)};
+    FL_TRY(fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights));
+    FL_TRY(reserve(e));
+    FL_TRY(fl_step_warm(e));
+    return start_worker(e);
+}
+
+fl_err fl_engine_open(const fl_settings *settings, fl_engine **out) {
+    if (!settings->model_path) return FL_FAIL(FL_ERR_INVALID, "model_path: expected a checkpoint folder");
+    fl_engine *e = calloc(1, sizeof *e);
+    if (!e) return FL_FAIL(FL_ERR_NOMEM, "engine");
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->work, NULL);
+    fl_err err = open_all(e, settings);
+    if (err != FL_ERR_OK)
+        fl_engine_close(e);
+    else
+        *out = e;
+    return err;
+}
+
+static void stop_worker(fl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    e->closing = true;
+    pthread_cond_broadcast(&e->work);
+    pthread_mutex_unlock(&e->lock);
+    pthread_join(e->worker, NULL);
+}
+
+void fl_engine_close(fl_engine *e) {
+    if (!e) return;
+    if (e->worker_started) stop_worker(e);
+    fl_sampler_close(e->sampler);
+    fl_prefix_close(e->prefix);
+    fl_kv_pool_close(e->pool);
+    fl_weights_close(e->weights);
+    fl_dry_run_close(e->dry);
+    if (e->kv_memory) e->be->free(e->be, e->kv_memory, e->kv_bytes);
+    if (e->scratch) e->be->free(e->be, e->scratch, e->scratch_bytes);
+    if (e->logits_memory) e->be->free(e->be, e->logits_memory, e->logits_bytes);
+    fl_backend_close(e->be);
+    fl_chat_close(e->chat);
+    fl_tokenizer_close(e->tokenizer);
+    fl_checkpoint_close(e->checkpoint);
+    free(e->kv);
+    free(e->ids);
+    free(e->rope_table);
+    free(e->found_pages);
+    pthread_cond_destroy(&e->work);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
+    *out = (fl_engine_info){.model_type = e->config->model_type_name,
+                            .backend = e->be->name,
+                            .kv_dtype = e->kv_dtype == FL_DTYPE_F32 ? "f32" : "bf16",
+                            .ctx_tokens = e->ctx_tokens,
+                            .kv_tokens = (int64_t)e->kv_pages * FL_KV_PAGE_TOKENS,
+                            .weights_bytes = e->weights->memory_bytes,
+                            .kv_bytes = e->kv_bytes,
+                            .scratch_bytes = e->scratch_bytes,
+                            .scratch_peak_bytes = atomic_load(&e->scratch_peak_bytes),
+                            .n_threads = fl_pool_threads(e->be->pool),
+                            .n_vocab = e->config->vocab_size,
+                            .bos_token = e->config->bos_id};
+}

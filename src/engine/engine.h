@@ -1,0 +1,154 @@
+/* The engine's insides, shared by its files. Threads: any number of callers, one worker that owns backend, weights, KV
+ * pool, prefix cache and all sessions' pages and tokens. `lock` guards what both sides touch: the request list, and in
+ * a request everything under "shared". It is never held while a step runs. */
+#ifndef FL_ENGINE_ENGINE_H
+#define FL_ENGINE_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "attn/positions.h"
+#include "base/arena.h"
+#include "engine/sample.h"
+#include "kv/prefix.h"
+#include "model/forward.h"
+#include "plan/dry_run.h"
+#include "text/chat.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
+
+enum {
+    FL_TAIL_ROWS_MAX = 256,  /* tail rows of one step, decode rows included */
+    FL_DECODE_ROWS_MAX = 64, /* requests that decode in one step */
+    FL_MARKS_MAX = 1024,     /* of a request's timeline */
+};
+
+typedef enum fl_phase { FL_PHASE_QUEUED, FL_PHASE_PREFILL, FL_PHASE_DECODE, FL_PHASE_DONE } fl_phase;
+
+/* One token of an answer, as poll reports it. */
+typedef struct fl_record {
+    int32_t token;
+    float logprob;
+    int64_t text_end; /* of the request's text: all that was final after this token */
+    double time_s;
+} fl_record;
+
+struct fl_request {
+    fl_engine *engine;
+    fl_session *session;
+    fl_request *next; /* in the engine's list, oldest first; guarded by the lock */
+    /* set at submit, then constant */
+    int32_t *prompt;
+    int32_t n_prompt, document_end, max_tokens, n_top;
+    fl_sampling sampling;
+    bool ignore_eos;
+    fl_stop stop;
+    double submit_s;
+    atomic_bool cancel;
+    /* the worker's */
+    fl_detok detok;
+    uint8_t *seen; /* [n_vocab], NULL without a repetition penalty */
+    int32_t last_token;
+    double cost_total, cost_done; /* predicted FLOPs of the prefill */
+    int64_t held_begin;           /* start of the text no stop string has cleared yet */
+    double phase_start_s;
+    /* shared */
+    fl_phase phase;
+    fl_record *records; /* [max_tokens] */
+    fl_token_logprob *tops; /* [max_tokens][n_top] or NULL */
+    int32_t n_records;
+    char *text; /* all text, final up to text_final */
+    int64_t text_bytes, text_capacity, text_final;
+    int32_t cached_tokens, done_tokens;
+    double done_fraction, ttft_s;
+    bool progressed;
+    fl_finish finish;
+    fl_err err;
+    char err_detail[512];
+    fl_mark marks[FL_MARKS_MAX];
+    int32_t n_marks;
+    pthread_cond_t changed;
+    /* the poller's */
+    int32_t n_polled;
+    int64_t text_polled;
+    char *poll_text;
+};
+
+struct fl_session {
+    fl_engine *engine;
+    fl_session *next;    /* in the engine's list; guarded by the lock */
+    fl_request *current; /* guarded by the lock */
+    uint64_t last_use;
+    int32_t *tokens; /* [ctx_tokens]; the first n_tokens have their KV in pages */
+    int32_t n_tokens;
+    int32_t *pages; /* [ctx pages] */
+    int32_t n_pages;
+    bool sharing;      /* every page so far is a document page of the prefix cache's chain */
+    int32_t n_shared;  /* pages entered or found there */
+    fl_prefix_key key; /* of the last of them */
+};
+
+struct fl_engine {
+    fl_checkpoint *checkpoint;
+    const fl_config *config;
+    fl_tokenizer *tokenizer;
+    fl_chat *chat; /* NULL: the checkpoint has no template */
+    char no_chat[256];
+    fl_backend *be;
+    fl_weights *weights;
+    fl_kv_pool *pool;
+    fl_prefix *prefix;
+    fl_dry_run *dry;
+    fl_sampler *sampler;
+    fl_rope rope;
+    float softmax_scale;
+    fl_dtype kv_dtype;
+    int32_t ctx_tokens, kv_pages, span_tokens, requests_max, n_known;
+    void *kv_memory, *scratch, *logits_memory;
+    int64_t kv_bytes, scratch_bytes, logits_bytes;
+    fl_arena arena;
+    atomic_llong scratch_peak_bytes;
+    /* the step being built; sized once */
+    fl_kv_layer *kv;   /* [layers] */
+    int32_t *ids;      /* [rows max] */
+    float *rope_table; /* [rows max][rope_dim] */
+    fl_kv_rows seqs[2 + FL_DECODE_ROWS_MAX];
+    int32_t logit_rows[1 + FL_DECODE_ROWS_MAX];
+    int32_t *found_pages; /* [ctx pages] */
+    uint64_t clock;
+    pthread_t worker;
+    bool worker_started, lock_made;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    bool closing;
+    fl_request *requests;
+    fl_session *sessions;
+};
+
+static inline int32_t fl_pages_of(int64_t tokens) {
+    return (int32_t)((tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS);
+}
+
+/* worker.c */
+void *fl_worker_main(void *engine);
+
+/* step.c: runs one step over the runnable requests ([n], oldest first); false if none of them could run. */
+bool fl_step_run(fl_engine *engine, fl_request **requests, int32_t n);
+int32_t fl_step_rows_max(const fl_engine *engine);
+/* Makes everything the ops make at first use, on pages nobody holds. */
+fl_err fl_step_warm(fl_engine *engine);
+
+/* session.c, worker only. Prepares the session for a request: reuses what it can, reserves pages. FL_ERR_AGAIN: no
+ * pages now. */
+fl_err fl_session_prepare(fl_session *session, fl_request *request);
+void fl_session_share(fl_session *session, int32_t document_end);
+void fl_session_trim(fl_session *session);
+void fl_session_forget(fl_session *session);
+
+/* request.c, worker only */
+void fl_request_finish(fl_request *request, fl_finish finish, fl_err err);
+void fl_request_add_mark(fl_request *request, const char *name, double start_s, int64_t tokens);
+/* Appends a sampled token; true if it ended the answer. */
+bool fl_request_take_token(fl_request *request, const fl_sample *sample);
+
+#endif

@@ -1,0 +1,314 @@
+/* Requests as callers see them: submit, poll, cancel, close; and what the worker reports into them. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+
+void fl_request_params_default(fl_request_params *p) {
+    *p = (fl_request_params){.document_tokens = -1,
+                             .max_tokens = 256,
+                             .sampling = {.top_p = 1, .repetition_penalty = 1}};
+}
+
+static fl_err validate(const fl_engine *e, const fl_request_params *p) {
+    if (!p->tokens || p->n_tokens < 1) return FL_FAIL(FL_ERR_INVALID, "tokens: expected at least one");
+    if (p->n_tokens > e->ctx_tokens - 1)
+        return FL_FAIL(FL_ERR_LIMIT, "the prompt has %lld tokens; the context holds %d, one of them for the answer",
+                       (long long)p->n_tokens, e->ctx_tokens);
+    for (int64_t i = 0; i < p->n_tokens; i++)
+        if (p->tokens[i] < 0 || p->tokens[i] >= e->config->vocab_size)
+            return FL_FAIL(FL_ERR_INVALID, "tokens[%lld]: expected 0..%d, found %d", (long long)i,
+                           e->config->vocab_size - 1, p->tokens[i]);
+    if (p->document_tokens < -1 || p->document_tokens > p->n_tokens)
+        return FL_FAIL(FL_ERR_INVALID, "document_tokens: expected -1..%lld, found %lld", (long long)p->n_tokens,
+                       (long long)p->document_tokens);
+    if (p->max_tokens < 1) return FL_FAIL(FL_ERR_INVALID, "max_tokens: expected at least 1, found %lld", (long long)p->max_tokens);
+    if (p->top_logprobs < 0 || p->top_logprobs > FL_TOP_LOGPROBS_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "top_logprobs: expected 0..%d, found %d", FL_TOP_LOGPROBS_MAX, p->top_logprobs);
+    FL_TRY(fl_sampling_validate(&p->sampling));
+    int64_t longest = p->n_tokens + p->max_tokens;
+    int32_t pages = fl_pages_of(longest < e->ctx_tokens ? longest : e->ctx_tokens);
+    if (pages > e->kv_pages)
+        return FL_FAIL(FL_ERR_LIMIT, "prompt and answer need %d KV pages of %d tokens, the pool has %d: raise kv_tokens",
+                       pages, FL_KV_PAGE_TOKENS, e->kv_pages);
+    return FL_ERR_OK;
+}
+
+static void free_request(fl_request *r) {
+    fl_stop_free(&r->stop);
+    free(r->prompt);
+    free(r->seen);
+    free(r->records);
+    free(r->tops);
+    free(r->text);
+    free(r->poll_text);
+    pthread_cond_destroy(&r->changed);
+    free(r);
+}
+
+static fl_err allocate(fl_request *r, const fl_request_params *p) {
+    const fl_engine *e = r->engine;
+    bool penalty = p->sampling.repetition_penalty != 1;
+    r->prompt = malloc((size_t)r->n_prompt * sizeof(int32_t));
+    r->records = malloc((size_t)r->max_tokens * sizeof(fl_record));
+    if (r->n_top > 0) r->tops = malloc((size_t)r->max_tokens * (size_t)r->n_top * sizeof(fl_token_logprob));
+    if (penalty) r->seen = calloc((size_t)e->config->vocab_size, 1);
+    if (!r->prompt || !r->records || (r->n_top > 0 && !r->tops) || (penalty && !r->seen))
+        return FL_FAIL(FL_ERR_NOMEM, "request of %d tokens", r->n_prompt + r->max_tokens);
+    memcpy(r->prompt, p->tokens, (size_t)r->n_prompt * sizeof(int32_t));
+    for (int32_t i = 0; penalty && i < r->n_prompt; i++) r->seen[r->prompt[i]] = 1;
+    return fl_stop_init(&r->stop, p->stops, p->n_stops);
+}
+
+static fl_err make_request(fl_session *session, const fl_request_params *p, fl_request **out) {
+    fl_engine *e = session->engine;
+    fl_request *r = calloc(1, sizeof *r);
+    if (!r) return FL_FAIL(FL_ERR_NOMEM, "request");
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    int64_t room = e->ctx_tokens - p->n_tokens;
+    r->engine = e;
+    r->session = session;
+    r->n_prompt = (int32_t)p->n_tokens;
+    r->max_tokens = (int32_t)(p->max_tokens < room ? p->max_tokens : room);
+    r->n_top = p->top_logprobs;
+    r->document_end = p->document_tokens >= 0 ? (int32_t)p->document_tokens
+                                              : (r->n_prompt - 1) / FL_KV_PAGE_TOKENS * FL_KV_PAGE_TOKENS;
+    r->sampling = p->sampling;
+    r->ignore_eos = p->ignore_eos;
+    r->submit_s = r->phase_start_s = fl_now_s();
+    fl_detok_init(&r->detok, false);
+    fl_err err = allocate(r, p);
+    if (err != FL_ERR_OK)
+        free_request(r);
+    else
+        *out = r;
+    return err;
+}
+
+fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_request **out) {
+    fl_engine *e = session->engine;
+    fl_request *r = NULL;
+    FL_TRY(validate(e, params));
+    FL_TRY(make_request(session, params, &r));
+    fl_err err = FL_ERR_OK;
+    pthread_mutex_lock(&e->lock);
+    fl_request **end = &e->requests;
+    int32_t n = 0;
+    for (; *end; end = &(*end)->next) n += (*end)->phase != FL_PHASE_DONE;
+    if (session->current)
+        err = FL_FAIL(FL_ERR_AGAIN, "the session already has a running request");
+    else if (n >= e->requests_max)
+        err = FL_FAIL(FL_ERR_AGAIN, "the queue is full: %d requests", n);
+    else {
+        *end = session->current = r;
+        pthread_cond_signal(&e->work);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (err != FL_ERR_OK)
+        free_request(r);
+    else
+        *out = r;
+    return err;
+}
+
+static bool has_event(const fl_request *r) {
+    return r->n_polled < r->n_records || r->phase == FL_PHASE_DONE || r->progressed;
+}
+
+static void wait_for_event(fl_request *r, double timeout_s) {
+    double end_s = fl_now_s() + (timeout_s > 0 && timeout_s < 1e9 ? timeout_s : timeout_s > 0 ? 1e9 : 0);
+    const struct timespec until = {.tv_sec = (time_t)end_s, .tv_nsec = (long)((end_s - floor(end_s)) * 1e9)};
+    while (!has_event(r) && timeout_s > 0)
+        if (pthread_cond_timedwait(&r->changed, &r->engine->lock, &until) == ETIMEDOUT) return;
+}
+
+/* Copies text up to `end` out of the growing buffer, so that the caller may read it without the lock. */
+static void give_text(fl_request *r, int64_t end, fl_event *out) {
+    int64_t n = end - r->text_polled;
+    free(r->poll_text);
+    r->poll_text = malloc((size_t)n + 1);
+    if (!r->poll_text) n = 0; /* the text stays for a later poll */
+    else {
+        if (n > 0) memcpy(r->poll_text, r->text + r->text_polled, (size_t)n);
+        r->poll_text[n] = '\0';
+    }
+    r->text_polled += n;
+    out->text = r->poll_text ? r->poll_text : "";
+    out->text_bytes = (size_t)n;
+}
+
+static void give_token(fl_request *r, fl_event *out) {
+    const fl_record *record = &r->records[r->n_polled];
+    out->type = FL_EVENT_TOKEN;
+    out->token = record->token;
+    out->logprob = record->logprob;
+    out->n_top = r->n_top;
+    for (int32_t i = 0; i < r->n_top; i++) out->top[i] = r->tops[(int64_t)r->n_polled * r->n_top + i];
+    give_text(r, record->text_end, out);
+    r->n_polled++;
+}
+
+static void give_done(fl_request *r, fl_event *out) {
+    out->type = FL_EVENT_DONE;
+    out->finish = r->finish;
+    out->err = r->err;
+    out->err_detail = r->err_detail;
+    give_text(r, r->text_final, out);
+}
+
+fl_err fl_poll(fl_request *r, double timeout_s, fl_event *out) {
+    memset(out, 0, sizeof *out);
+    out->token = -1;
+    pthread_mutex_lock(&r->engine->lock);
+    wait_for_event(r, timeout_s);
+    if (r->n_polled < r->n_records)
+        give_token(r, out);
+    else if (r->phase == FL_PHASE_DONE)
+        give_done(r, out);
+    else if (r->progressed)
+        out->type = FL_EVENT_PROGRESS;
+    r->progressed = false;
+    out->prompt_tokens = r->n_prompt;
+    out->cached_tokens = r->cached_tokens;
+    out->done_tokens = r->done_tokens;
+    out->done_fraction = r->done_fraction;
+    out->answer_tokens = r->n_polled;
+    out->ttft_s = r->ttft_s;
+    out->elapsed_s = fl_now_s() - r->submit_s;
+    pthread_mutex_unlock(&r->engine->lock);
+    return FL_ERR_OK;
+}
+
+void fl_cancel(fl_request *r) {
+    atomic_store(&r->cancel, true);
+}
+
+int32_t fl_request_timeline(const fl_request *r, fl_mark *out, int32_t n_max) {
+    pthread_mutex_lock(&r->engine->lock);
+    int32_t n = r->n_marks;
+    for (int32_t i = 0; i < n && i < n_max; i++) out[i] = r->marks[i];
+    pthread_mutex_unlock(&r->engine->lock);
+    return n;
+}
+
+void fl_request_close(fl_request *r) {
+    if (!r) return;
+    fl_engine *e = r->engine;
+    fl_cancel(r);
+    pthread_mutex_lock(&e->lock);
+    while (r->phase != FL_PHASE_DONE) pthread_cond_wait(&r->changed, &e->lock);
+    fl_request **link = &e->requests;
+    while (*link != r) link = &(*link)->next;
+    *link = r->next;
+    pthread_mutex_unlock(&e->lock);
+    free_request(r);
+}
+
+/* Merges into the last mark of the same name when the list is full or the phase is one long decode. */
+void fl_request_add_mark(fl_request *r, const char *name, double start_s, int64_t tokens) {
+    double now_s = fl_now_s() - r->submit_s;
+    pthread_mutex_lock(&r->engine->lock);
+    fl_mark *last = r->n_marks > 0 ? &r->marks[r->n_marks - 1] : NULL;
+    bool merge = last && strcmp(last->name, name) == 0 && (strcmp(name, "decode") == 0 || r->n_marks == FL_MARKS_MAX);
+    if (merge) {
+        last->end_s = now_s;
+        last->tokens += tokens;
+    } else if (r->n_marks < FL_MARKS_MAX) {
+        r->marks[r->n_marks++] =
+            (fl_mark){.name = name, .start_s = start_s - r->submit_s, .end_s = now_s, .tokens = tokens};
+    }
+    pthread_mutex_unlock(&r->engine->lock);
+}
+
+void fl_request_finish(fl_request *r, fl_finish finish, fl_err err) {
+    char text[FL_DETOK_OUT_BYTES];
+    size_t n = 0;
+    fl_session *s = r->session;
+    pthread_mutex_lock(&r->engine->lock);
+    if (finish == FL_FINISH_LENGTH) { /* what a stop string or half a code point held back is final now */
+        fl_detok_finish(&r->detok, text, &n);
+        if (r->text_bytes + (int64_t)n <= r->text_capacity) {
+            memcpy(r->text + r->text_bytes, text, n);
+            r->text_bytes += (int64_t)n;
+        }
+        r->text_final = r->text_bytes;
+    }
+    r->finish = finish;
+    r->err = err;
+    if (err != FL_ERR_OK) {
+        snprintf(r->err_detail, sizeof r->err_detail, "%s", fl_err_detail());
+        fl_session_forget(s);
+    } else {
+        fl_session_trim(s);
+    }
+    r->phase = FL_PHASE_DONE;
+    s->current = NULL;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->engine->lock);
+}
+
+static bool reserve_text(fl_request *r) {
+    int64_t need = r->text_bytes + 2 * FL_DETOK_OUT_BYTES; /* a token now and the end of the text later */
+    if (need <= r->text_capacity) return true;
+    char *text = realloc(r->text, (size_t)need * 2);
+    if (!text) return false;
+    r->text = text;
+    r->text_capacity = need * 2;
+    return true;
+}
+
+static bool is_end_token(const fl_request *r, int32_t token) {
+    const fl_config *c = r->engine->config;
+    for (int32_t i = 0; i < c->n_eos_ids && !r->ignore_eos; i++)
+        if (c->eos_ids[i] == token) return true;
+    return false;
+}
+
+/* Adds the token's text and decides how much of it may be shown. True: a stop string is complete. */
+static bool add_text(fl_request *r, int32_t token) {
+    size_t n = 0, show = 0;
+    fl_detok_push(r->engine->tokenizer, &r->detok, token, r->text + r->text_bytes, &n);
+    r->text_bytes += (int64_t)n;
+    bool stopped = fl_stop_find(&r->stop, r->text + r->held_begin, (size_t)(r->text_bytes - r->held_begin), &show);
+    r->held_begin += (int64_t)show;
+    r->text_final = r->held_begin;
+    return stopped;
+}
+
+bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
+    fl_engine *e = r->engine;
+    bool end = is_end_token(r, sample->token), stopped = false, full = false, memory = true;
+    double now_s = fl_now_s() - r->submit_s;
+    pthread_mutex_lock(&e->lock);
+    if (r->ttft_s == 0) r->ttft_s = now_s;
+    r->phase = FL_PHASE_DECODE;
+    r->last_token = sample->token;
+    if (r->seen) r->seen[sample->token] = 1;
+    memory = reserve_text(r);
+    if (!end && memory) {
+        stopped = add_text(r, sample->token);
+        for (int32_t i = 0; i < r->n_top; i++) r->tops[(int64_t)r->n_records * r->n_top + i] = sample->top[i];
+        r->records[r->n_records++] = (fl_record){
+            .token = sample->token, .logprob = sample->logprob, .text_end = r->text_final, .time_s = now_s};
+        full = r->n_records == r->max_tokens;
+    } else if (end) {
+        r->text_final = r->text_bytes;
+    }
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&e->lock);
+    if (!memory)
+        fl_request_finish(r, FL_FINISH_ERROR, FL_FAIL(FL_ERR_NOMEM, "answer text of %lld bytes", (long long)r->text_bytes));
+    else if (end || stopped)
+        fl_request_finish(r, FL_FINISH_STOP, FL_ERR_OK);
+    else if (full)
+        fl_request_finish(r, FL_FINISH_LENGTH, FL_ERR_OK);
+    return r->phase == FL_PHASE_DONE;
+}

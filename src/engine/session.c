@@ -1,0 +1,131 @@
+/* Sessions: one token timeline each. Pages come from three places: kept from the session's last request, found in
+ * the prefix cache, or taken from the pool. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+fl_err fl_session_open(fl_engine *engine, fl_session **out) {
+    fl_session *s = calloc(1, sizeof *s);
+    if (!s) return FL_FAIL(FL_ERR_NOMEM, "session");
+    s->engine = engine;
+    s->tokens = malloc((size_t)engine->ctx_tokens * sizeof(int32_t));
+    s->pages = malloc((size_t)fl_pages_of(engine->ctx_tokens) * sizeof(int32_t));
+    if (!s->tokens || !s->pages) {
+        free(s->tokens);
+        free(s->pages);
+        free(s);
+        return FL_FAIL(FL_ERR_NOMEM, "session of %d tokens", engine->ctx_tokens);
+    }
+    pthread_mutex_lock(&engine->lock);
+    s->next = engine->sessions;
+    engine->sessions = s;
+    pthread_mutex_unlock(&engine->lock);
+    *out = s;
+    return FL_ERR_OK;
+}
+
+/* The worker touches a session's pages only while it has a request, or evicts it, both under `current` and lock. */
+fl_err fl_session_close(fl_session *s) {
+    if (!s) return FL_ERR_OK;
+    fl_engine *engine = s->engine;
+    pthread_mutex_lock(&engine->lock);
+    if (s->current) {
+        pthread_mutex_unlock(&engine->lock);
+        return FL_FAIL(FL_ERR_AGAIN, "the session has a running request: cancel or close it first");
+    }
+    fl_session **link = &engine->sessions;
+    while (*link != s) link = &(*link)->next;
+    *link = s->next;
+    fl_session_forget(s);
+    pthread_mutex_unlock(&engine->lock);
+    free(s->tokens);
+    free(s->pages);
+    free(s);
+    return FL_ERR_OK;
+}
+
+static void drop_pages(fl_session *s, int32_t keep) {
+    while (s->n_pages > keep) fl_kv_pool_drop(s->engine->pool, s->pages[--s->n_pages]);
+}
+
+void fl_session_forget(fl_session *s) {
+    drop_pages(s, 0);
+    s->n_tokens = 0;
+    s->n_shared = 0;
+    s->sharing = false;
+}
+
+void fl_session_trim(fl_session *s) {
+    drop_pages(s, fl_pages_of(s->n_tokens));
+    fl_prefix_touch(s->engine->prefix, s->pages, s->n_pages);
+    s->last_use = ++s->engine->clock;
+}
+
+/* Tokens of the prompt whose KV the session holds and may keep. A page that others hold too cannot be written on, so a
+ * part of it is not kept. */
+static int32_t keep_common(const fl_session *s, const fl_request *r) {
+    int32_t most = s->n_tokens < r->n_prompt - 1 ? s->n_tokens : r->n_prompt - 1, common = 0;
+    while (common < most && s->tokens[common] == r->prompt[common]) common++;
+    int32_t part = common % FL_KV_PAGE_TOKENS;
+    if (part > 0 && fl_kv_pool_references(s->engine->pool, s->pages[common / FL_KV_PAGE_TOKENS]) > 1) common -= part;
+    return common;
+}
+
+/* Keeps the longer of the session's own prefix and the cache's document pages. */
+static void reuse(fl_session *s, const fl_request *r) {
+    fl_engine *e = s->engine;
+    int32_t common = keep_common(s, r);
+    int32_t document = r->document_end < r->n_prompt - 1 ? r->document_end : r->n_prompt - 1;
+    fl_prefix_key key;
+    int32_t n_found = fl_prefix_find(e->prefix, r->prompt, document / FL_KV_PAGE_TOKENS, e->found_pages, &key);
+    if (n_found * FL_KV_PAGE_TOKENS >= common) {
+        drop_pages(s, 0);
+        memcpy(s->pages, e->found_pages, (size_t)n_found * sizeof(int32_t));
+        s->n_pages = n_found;
+        common = n_found * FL_KV_PAGE_TOKENS;
+        s->sharing = true;
+        s->n_shared = n_found;
+        s->key = key;
+    } else {
+        for (int32_t i = 0; i < n_found; i++) fl_kv_pool_drop(e->pool, e->found_pages[i]);
+        drop_pages(s, fl_pages_of(common));
+        s->sharing = false;
+    }
+    s->n_tokens = common;
+    memcpy(s->tokens, r->prompt, (size_t)common * sizeof(int32_t));
+}
+
+/* Frees pages of the cache first, then of sessions that wait for their next turn, the longest idle first. */
+static void make_room(fl_engine *e, int32_t n_pages) {
+    fl_prefix_evict(e->prefix, n_pages);
+    while (fl_kv_pool_free_pages(e->pool) < n_pages) {
+        fl_session *idle = NULL;
+        for (fl_session *s = e->sessions; s; s = s->next)
+            if (!s->current && s->n_pages > 0 && (!idle || s->last_use < idle->last_use)) idle = s;
+        if (!idle) return;
+        fl_session_forget(idle);
+        fl_prefix_evict(e->prefix, n_pages);
+    }
+}
+
+fl_err fl_session_prepare(fl_session *s, fl_request *r) {
+    fl_engine *e = s->engine;
+    int32_t longest = r->n_prompt + r->max_tokens < e->ctx_tokens ? r->n_prompt + r->max_tokens : e->ctx_tokens;
+    pthread_mutex_lock(&e->lock);
+    reuse(s, r);
+    int32_t missing = fl_pages_of(longest) - s->n_pages;
+    if (fl_kv_pool_free_pages(e->pool) < missing) make_room(e, missing);
+    bool fits = fl_kv_pool_free_pages(e->pool) >= missing;
+    for (int32_t i = 0; fits && i < missing; i++) s->pages[s->n_pages++] = fl_kv_pool_take(e->pool);
+    if (fits) r->cached_tokens = r->done_tokens = s->n_tokens;
+    pthread_mutex_unlock(&e->lock);
+    return fits ? FL_ERR_OK : FL_FAIL(FL_ERR_AGAIN, "%d KV pages are not free now", missing);
+}
+
+void fl_session_share(fl_session *s, int32_t document_end) {
+    int32_t ready = (s->n_tokens < document_end ? s->n_tokens : document_end) / FL_KV_PAGE_TOKENS;
+    for (; s->sharing && s->n_shared < ready; s->n_shared++)
+        fl_prefix_add(s->engine->prefix, &s->key, s->tokens + (int64_t)s->n_shared * FL_KV_PAGE_TOKENS, s->n_shared,
+                      s->pages[s->n_shared]);
+}

@@ -1,0 +1,184 @@
+/* One step: at most one piece of one prompt (document rows, then tail rows) and one row of every decoding request. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+
+typedef struct building {
+    fl_engine *e;
+    fl_request *prefill; /* or NULL */
+    int32_t document_rows, tail_rows;
+    fl_request *decode[FL_DECODE_ROWS_MAX];
+    int32_t n_decode;
+    int32_t rows, n_seqs, n_logits;
+    bool prompt_ends;
+    double start_s;
+    double cost; /* predicted FLOPs of the prefill rows */
+} building;
+
+int32_t fl_step_rows_max(const fl_engine *e) {
+    return e->span_tokens + FL_TAIL_ROWS_MAX;
+}
+
+static void add_rows(building *b, const fl_session *s, const int32_t *ids, int32_t pos, int32_t n) {
+    fl_engine *e = b->e;
+    memcpy(e->ids + b->rows, ids, (size_t)n * sizeof(int32_t));
+    fl_rope_table(&e->rope, pos, n, e->rope_table + (int64_t)b->rows * e->rope.dim);
+    e->seqs[b->n_seqs++] = (fl_kv_rows){.row = b->rows, .n_rows = n, .pos = pos, .pages = s->pages};
+    b->rows += n;
+}
+
+static void choose(building *b, fl_request **run, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        if (run[i]->phase == FL_PHASE_DECODE && b->n_decode < FL_DECODE_ROWS_MAX) b->decode[b->n_decode++] = run[i];
+        if (run[i]->phase == FL_PHASE_PREFILL && !b->prefill) b->prefill = run[i];
+    }
+}
+
+static void build_prefill(building *b) {
+    fl_request *r = b->prefill;
+    fl_session *s = r->session;
+    int32_t pos = s->n_tokens, document = r->document_end > pos ? r->document_end - pos : 0;
+    b->document_rows = document < b->e->span_tokens ? document : b->e->span_tokens;
+    int32_t tail = r->n_prompt - pos - b->document_rows, room = FL_TAIL_ROWS_MAX - b->n_decode;
+    if (b->document_rows == document) b->tail_rows = tail < room ? tail : room;
+    if (b->document_rows > 0) add_rows(b, s, r->prompt + pos, pos, b->document_rows);
+    if (b->tail_rows > 0) add_rows(b, s, r->prompt + pos + b->document_rows, pos + b->document_rows, b->tail_rows);
+    b->prompt_ends = pos + b->document_rows + b->tail_rows == r->n_prompt;
+    if (b->prompt_ends) b->e->logit_rows[b->n_logits++] = b->rows - 1;
+    const fl_dry_rows rows = {.document_rows = b->document_rows,
+                              .document_pos = pos,
+                              .tail_rows = b->tail_rows,
+                              .tail_pos = pos + b->document_rows};
+    fl_dry_cost cost;
+    if (fl_dry_run_step(b->e->dry, &rows, &cost) == FL_ERR_OK) b->cost = cost.ops.total.flops;
+}
+
+static void build_decode(building *b) {
+    for (int32_t i = 0; i < b->n_decode; i++) {
+        fl_request *r = b->decode[i];
+        b->e->logit_rows[b->n_logits++] = b->rows;
+        add_rows(b, r->session, &r->last_token, r->session->n_tokens, 1);
+    }
+}
+
+/* Progress after each layer. A step that serves one cancelled request alone ends there. */
+static bool on_layer(void *context, int32_t layers_done) {
+    building *b = context;
+    fl_request *r = b->prefill;
+    bool goes_on = true;
+    pthread_mutex_lock(&b->e->lock);
+    if (r) {
+        double done = r->cost_done + b->cost * layers_done / b->e->config->layers;
+        r->done_fraction = r->cost_total > 0 && done < r->cost_total ? done / r->cost_total : 1;
+        r->progressed = true;
+        pthread_cond_broadcast(&r->changed);
+        goes_on = b->n_decode > 0 || !atomic_load(&r->cancel);
+    }
+    goes_on = goes_on && !b->e->closing;
+    pthread_mutex_unlock(&b->e->lock);
+    return goes_on;
+}
+
+static void draw_token(building *b, fl_request *r, int32_t logits_row) {
+    fl_engine *e = b->e;
+    fl_sample sample;
+    const fl_sample_args args = {.logits = (const float *)e->logits_memory + (int64_t)logits_row * e->config->vocab_size,
+                                 .n_known = e->n_known,
+                                 .seen = r->seen,
+                                 .sampling = &r->sampling,
+                                 .index = (uint64_t)r->n_records,
+                                 .n_top = r->n_top};
+    fl_err err = fl_sampler_draw(e->sampler, &args, &sample);
+    if (err != FL_ERR_OK)
+        fl_request_finish(r, FL_FINISH_ERROR, err);
+    else
+        fl_request_take_token(r, &sample);
+}
+
+static void after_prefill(building *b) {
+    fl_request *r = b->prefill;
+    fl_session *s = r->session;
+    int32_t n = b->document_rows + b->tail_rows;
+    memcpy(s->tokens + s->n_tokens, r->prompt + s->n_tokens, (size_t)n * sizeof(int32_t));
+    s->n_tokens += n;
+    fl_request_add_mark(r, "prefill", b->start_s, n);
+    pthread_mutex_lock(&b->e->lock);
+    fl_session_share(s, r->document_end);
+    r->cost_done += b->cost;
+    r->done_tokens = s->n_tokens;
+    r->done_fraction = b->prompt_ends ? 1 : r->done_fraction;
+    pthread_mutex_unlock(&b->e->lock);
+    if (b->prompt_ends) {
+        draw_token(b, r, 0);
+        fl_request_add_mark(r, "first_token", fl_now_s(), 1);
+    }
+}
+
+static void after_decode(building *b) {
+    for (int32_t i = 0; i < b->n_decode; i++) {
+        fl_request *r = b->decode[i];
+        r->session->tokens[r->session->n_tokens++] = r->last_token;
+        draw_token(b, r, i + b->prompt_ends);
+        fl_request_add_mark(r, "decode", b->start_s, 1);
+    }
+}
+
+static void fail_all(building *b, fl_err err) {
+    bool cancelled = err == FL_ERR_CANCELLED;
+    for (int32_t i = 0; i < b->n_decode && !cancelled; i++) fl_request_finish(b->decode[i], FL_FINISH_ERROR, err);
+    if (b->prefill && !cancelled) fl_request_finish(b->prefill, FL_FINISH_ERROR, err);
+}
+
+static fl_err forward(building *b) {
+    fl_engine *e = b->e;
+    const fl_step step = {.rows = b->rows,
+                          .ids = e->ids,
+                          .rope_table = e->rope_table,
+                          .seqs = e->seqs,
+                          .n_seqs = b->n_seqs,
+                          .n_document = b->document_rows > 0,
+                          .kv = e->kv,
+                          .softmax_scale = e->softmax_scale,
+                          .logit_rows = e->logit_rows,
+                          .n_logit_rows = b->n_logits,
+                          .logits = e->logits_memory,
+                          .on_layer = on_layer,
+                          .on_layer_context = b};
+    fl_err err = fl_forward(e->weights, &step, &e->arena);
+    atomic_store(&e->scratch_peak_bytes, e->arena.peak_bytes);
+    return err;
+}
+
+bool fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
+    building b = {.e = e, .start_s = fl_now_s()};
+    choose(&b, run, n);
+    if (b.prefill) build_prefill(&b);
+    build_decode(&b);
+    if (b.rows == 0) return false;
+    fl_err err = forward(&b);
+    if (err != FL_ERR_OK) {
+        fail_all(&b, err);
+        return true;
+    }
+    if (b.prefill) after_prefill(&b);
+    after_decode(&b);
+    return true;
+}
+
+/* Row counts on both sides of every choice an op makes by size, document and tail rows alike. */
+fl_err fl_step_warm(fl_engine *e) {
+    static const int32_t sizes[][2] = {{0, 1}, {1, 0}, {0, 20}, {20, 0}, {192, 0}};
+    const fl_session session = {.pages = e->found_pages};
+    for (int32_t i = 0; i < 4; i++) e->found_pages[i] = i < e->kv_pages ? i : 0;
+    memset(e->ids, 0, (size_t)fl_step_rows_max(e) * sizeof(int32_t));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        building b = {.e = e, .document_rows = sizes[i][0]};
+        int32_t rows = sizes[i][0] + sizes[i][1];
+        if (rows > e->ctx_tokens) continue;
+        add_rows(&b, &session, e->ids, 0, rows);
+        e->logit_rows[b.n_logits++] = 0;
+        FL_TRY(forward(&b));
+    }
+    return FL_ERR_OK;
+}

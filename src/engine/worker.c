@@ -1,0 +1,90 @@
+/* The worker thread: takes the live requests in order of arrival, admits what fits, runs steps. */
+#include "base/clock.h"
+#include "engine/engine.h"
+
+enum { RUN_MAX = 4096 };
+
+/* Live requests, oldest first, into run[]. Waits while there is none. False: the engine closes. */
+static bool gather(fl_engine *e, fl_request **run, int32_t *n) {
+    *n = 0;
+    pthread_mutex_lock(&e->lock);
+    for (;;) {
+        for (fl_request *r = e->requests; r && *n < RUN_MAX; r = r->next)
+            if (r->phase != FL_PHASE_DONE) run[(*n)++] = r;
+        if (*n > 0 || e->closing) break;
+        pthread_cond_wait(&e->work, &e->lock);
+    }
+    bool goes_on = !e->closing;
+    pthread_mutex_unlock(&e->lock);
+    return goes_on;
+}
+
+/* Predicted FLOPs of a prompt from `pos` on, cut as the steps will cut it. */
+static double predict(fl_engine *e, int32_t pos, const fl_request *r) {
+    double flops = 0;
+    fl_dry_cost cost;
+    while (pos < r->n_prompt) {
+        fl_dry_rows rows = {.document_pos = pos, .tail_pos = pos};
+        int32_t left = r->document_end > pos ? r->document_end - pos : 0;
+        rows.document_rows = left < e->span_tokens ? left : e->span_tokens;
+        if (rows.document_rows == 0) {
+            left = r->n_prompt - pos;
+            rows.tail_rows = left < FL_TAIL_ROWS_MAX ? left : FL_TAIL_ROWS_MAX;
+        }
+        if (fl_dry_run_step(e->dry, &rows, &cost) != FL_ERR_OK) return flops; /* only the bar's scale is lost */
+        flops += cost.ops.total.flops;
+        pos += rows.document_rows + rows.tail_rows;
+    }
+    return flops;
+}
+
+static void admit(fl_engine *e, fl_request *r) {
+    fl_err err = fl_session_prepare(r->session, r);
+    if (err == FL_ERR_AGAIN) return; /* stays queued; pages come back when others end */
+    r->cost_total = predict(e, r->session->n_tokens, r);
+    fl_request_add_mark(r, "queue", r->submit_s, 0);
+    pthread_mutex_lock(&e->lock);
+    r->phase = FL_PHASE_PREFILL;
+    r->progressed = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Ends cancelled requests and admits queued ones in order: nobody overtakes one that waits for pages. */
+static int32_t prepare(fl_engine *e, fl_request **run, int32_t n) {
+    int32_t n_ready = 0;
+    bool waiting = false;
+    for (int32_t i = 0; i < n; i++) {
+        fl_request *r = run[i];
+        if (atomic_load(&r->cancel)) {
+            fl_request_finish(r, FL_FINISH_CANCELLED, FL_ERR_OK);
+            continue;
+        }
+        if (r->phase == FL_PHASE_QUEUED && !waiting) admit(e, r);
+        if (r->phase == FL_PHASE_QUEUED)
+            waiting = true;
+        else
+            run[n_ready++] = r;
+    }
+    return n_ready;
+}
+
+static void end_all(fl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    fl_request *r = e->requests;
+    pthread_mutex_unlock(&e->lock);
+    for (; r; r = r->next)
+        if (r->phase != FL_PHASE_DONE) fl_request_finish(r, FL_FINISH_CANCELLED, FL_ERR_OK);
+}
+
+void *fl_worker_main(void *argument) {
+    fl_engine *e = argument;
+    static _Thread_local fl_request *run[RUN_MAX];
+    int32_t n;
+    while (gather(e, run, &n)) {
+        n = prepare(e, run, n);
+        if (n > 0) fl_step_run(e, run, n);
+    }
+    end_all(e);
+    return NULL;
+}

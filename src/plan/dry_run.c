@@ -1,0 +1,83 @@
+#include "plan/dry_run.h"
+
+#include <stdlib.h>
+
+#include "backend/backend_count.h"
+
+struct fl_dry_run {
+    fl_backend *count;
+    fl_weights *shapes;
+    fl_kv_layer *kv; /* [layers] */
+    int32_t *logit_rows;
+    int32_t logit_rows_max;
+};
+
+fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, fl_dtype kv_dtype, fl_dry_run **out) {
+    fl_dry_run *dry = calloc(1, sizeof *dry);
+    if (!dry) return FL_FAIL(FL_ERR_NOMEM, "plan");
+    fl_err err;
+    FL_TRY_GOTO(fl_backend_open_count(like, &dry->count));
+    FL_TRY_GOTO(fl_weights_shape(dry->count, config, &dry->shapes));
+    dry->kv = calloc((size_t)config->layers, sizeof *dry->kv);
+    if (!dry->kv) {
+        err = FL_FAIL(FL_ERR_NOMEM, "plan of %d layers", config->layers);
+        goto fail;
+    }
+    for (int32_t i = 0; i < config->layers; i++)
+        dry->kv[i] = (fl_kv_layer){
+            .latent_dim = config->kv_lora_rank, .rope_dim = config->qk_rope_head_dim, .dtype = kv_dtype};
+    *out = dry;
+    return FL_ERR_OK;
+fail:
+    fl_dry_run_close(dry);
+    return err;
+}
+
+void fl_dry_run_close(fl_dry_run *dry) {
+    if (!dry) return;
+    fl_weights_close(dry->shapes);
+    fl_backend_close(dry->count);
+    free(dry->kv);
+    free(dry->logit_rows);
+    free(dry);
+}
+
+int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry) {
+    return dry->shapes->memory_bytes;
+}
+
+/* The head reads row numbers even when counting; any valid ones will do. */
+static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
+    if (n <= dry->logit_rows_max) return FL_ERR_OK;
+    int32_t *rows = calloc((size_t)n, sizeof *rows);
+    if (!rows) return FL_FAIL(FL_ERR_NOMEM, "plan of %d logit rows", n);
+    free(dry->logit_rows);
+    dry->logit_rows = rows;
+    dry->logit_rows_max = n;
+    return FL_ERR_OK;
+}
+
+fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out) {
+    fl_kv_rows seqs[2];
+    int32_t n = 0;
+    if (rows->document_rows > 0) seqs[n++] = (fl_kv_rows){.n_rows = rows->document_rows, .pos = rows->document_pos};
+    if (rows->tail_rows > 0)
+        seqs[n++] =
+            (fl_kv_rows){.row = rows->document_rows, .n_rows = rows->tail_rows, .pos = rows->tail_pos};
+    FL_TRY(make_logit_rows(dry, rows->n_logits));
+    const fl_step step = {.rows = rows->document_rows + rows->tail_rows,
+                          .seqs = seqs,
+                          .n_seqs = n,
+                          .n_document = rows->document_rows > 0,
+                          .kv = dry->kv,
+                          .softmax_scale = 1,
+                          .logit_rows = dry->logit_rows,
+                          .n_logit_rows = rows->n_logits};
+    fl_arena arena;
+    fl_arena_init(&arena, NULL, 0);
+    fl_backend_count_reset(dry->count);
+    FL_TRY(fl_forward(dry->shapes, &step, &arena));
+    out->scratch_bytes = arena.peak_bytes;
+    out->ops = *fl_backend_count(dry->count);
+    return FL_ERR_OK;
+}

@@ -1,0 +1,30 @@
+/* The cost model: the forward pass run on the counting backend. The memory reserved at start, the guard, predicted cost
+ * and `inspect --memory` all come from here, so they cannot disagree with what a step does. */
+#ifndef FL_PLAN_DRY_RUN_H
+#define FL_PLAN_DRY_RUN_H
+
+#include "model/forward.h"
+
+typedef struct fl_dry_run fl_dry_run;
+
+/* The rows of a step that matter for its cost. */
+typedef struct fl_dry_rows {
+    int32_t document_rows, document_pos;
+    int32_t tail_rows, tail_pos;
+    int32_t n_logits;
+} fl_dry_rows;
+
+typedef struct fl_dry_cost {
+    int64_t scratch_bytes; /* high-water mark of the step's arena */
+    fl_count ops;          /* FLOPs and bytes, in all and an op */
+} fl_dry_cost;
+
+/* For a backend with the formats of `like` and this KV format. On success the caller owns *out. */
+fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, fl_dtype kv_dtype, fl_dry_run **out);
+void fl_dry_run_close(fl_dry_run *dry);
+
+int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
+
+fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out);
+
+#endif
