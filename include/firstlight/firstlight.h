@@ -70,7 +70,7 @@ typedef struct fl_settings {
     int32_t n_threads;      /* 0 (default) = one for each CPU this process may use */
     int64_t ctx_tokens;     /* longest session, prompt + answer; 0 (default) = the model's own maximum */
     int64_t kv_tokens;      /* KV pool, tokens over all sessions; 0 (default) = ctx_tokens; more keeps more prefixes */
-    int32_t span_tokens;    /* most prompt rows in one step, multiple of 64, 64..16384; 0 (default) = 2048 */
+    int32_t span_tokens;    /* most prompt rows in one step, multiple of 64, 64..16384; 0 (default) = 4096 */
     int32_t requests_max;   /* bound of the queue, 1..4096; default 64 */
     bool check_lock;        /* default true: refuse to start when firstlight.lock.json is there and does not match */
     fl_progress_fn *progress; /* NULL (default) = silent */
@@ -123,8 +123,9 @@ typedef struct fl_message {
 } fl_message;
 
 /* Token ids of a conversation under the checkpoint's own chat template, with the generation prompt at the end.
- * *document_tokens is where the last user message's own text ends and its closing question begins if it holds
- * `question_bytes` bytes of question at its end, else n_tokens: see fl_request_params. *tokens passes to the caller. */
+ * *document_tokens is for fl_request_params: where the question begins that the last `question_bytes` bytes of the last message
+ * hold, or -1 with question_bytes 0. *tokens is malloc'ed and passes to the caller (free). FL_ERR_UNSUPPORTED: the checkpoint
+ * has no chat template that firstlight can run. */
 fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int32_t n_messages,
                         size_t question_bytes, int32_t **tokens, int64_t *n_tokens, int64_t *document_tokens);
 

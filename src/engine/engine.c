@@ -23,34 +23,38 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
     int64_t kv = s->kv_tokens > 0 ? s->kv_tokens : ctx;
     int32_t span = s->span_tokens > 0 ? s->span_tokens : SPAN_DEFAULT;
     if (s->ctx_tokens < 0 || ctx < 2 || ctx > CTX_MAX)
-        return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: expected 2..%d, found %lld", CTX_MAX, (long long)s->ctx_tokens);
+        return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: expected 2..%d, found %lld", CTX_MAX,
+                       (long long)s->ctx_tokens);
     if (ctx > e->config->max_position_embeddings)
-        return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: the model was trained to %d positions, %lld were asked for; answers beyond "
-                                       "would be wrong", e->config->max_position_embeddings, (long long)ctx);
+        return FL_FAIL(
+            FL_ERR_INVALID,
+            "ctx_tokens: the model was trained to %d positions, %lld were asked for; answers beyond "
+            "would be wrong",
+            e->config->max_position_embeddings, (long long)ctx);
     if (s->kv_tokens < 0 || kv > CTX_MAX)
-        return FL_FAIL(FL_ERR_INVALID, "kv_tokens: expected 0..%d, found %lld", CTX_MAX, (long long)s->kv_tokens);
+        return FL_FAIL(FL_ERR_INVALID, "kv_tokens: expected 0..%d, found %lld", CTX_MAX,
+                       (long long)s->kv_tokens);
     if (span % FL_KV_PAGE_TOKENS != 0 || span < FL_KV_PAGE_TOKENS || span > SPAN_MAX)
-        return FL_FAIL(FL_ERR_INVALID, "span_tokens: expected a multiple of %d in %d..%d, found %d", FL_KV_PAGE_TOKENS,
-                       FL_KV_PAGE_TOKENS, SPAN_MAX, span);
+        return FL_FAIL(FL_ERR_INVALID, "span_tokens: expected a multiple of %d in %d..%d, found %d",
+                       FL_KV_PAGE_TOKENS, FL_KV_PAGE_TOKENS, SPAN_MAX, span);
     if (s->requests_max < 1 || s->requests_max > 4096)
         return FL_FAIL(FL_ERR_INVALID, "requests_max: expected 1..4096, found %d", s->requests_max);
     e->ctx_tokens = (int32_t)ctx;
     e->kv_pages = fl_pages_of(kv);
-    e->span_tokens = (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS) < span ? (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS) : span;
+    e->span_tokens = (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS) < span
+                         ? (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS)
+                         : span;
     e->requests_max = s->requests_max;
     return FL_ERR_OK;
 }
 
 static fl_err read_kv_dtype(fl_engine *e, const char *name) {
-    if (!name || strcmp(name, "auto") == 0)
-        e->kv_dtype = e->be->kv_f32 ? FL_DTYPE_F32 : FL_DTYPE_BF16;
-    else if (strcmp(name, "bf16") == 0)
-        e->kv_dtype = FL_DTYPE_BF16;
-    else if (strcmp(name, "f32") == 0 && e->be->kv_f32)
-        e->kv_dtype = FL_DTYPE_F32;
+    if (!name || strcmp(name, "auto") == 0) e->kv_dtype = e->be->kv_f32 ? FL_DTYPE_F32 : FL_DTYPE_BF16;
+    else if (strcmp(name, "bf16") == 0) e->kv_dtype = FL_DTYPE_BF16;
+    else if (strcmp(name, "f32") == 0 && e->be->kv_f32) e->kv_dtype = FL_DTYPE_F32;
     else
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_dtype: backend %s stores auto, bf16%s; found '%s'", e->be->name,
-                       e->be->kv_f32 ? ", f32" : "", name);
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_dtype: backend %s stores auto, bf16%s; found '%s'",
+                       e->be->name, e->be->kv_f32 ? ", f32" : "", name);
     return FL_ERR_OK;
 }
 
@@ -58,7 +62,9 @@ static fl_err open_text(fl_engine *e, const char *dir) {
     FL_TRY(fl_tokenizer_open(dir, &e->tokenizer));
     int32_t n_tokens = fl_tokenizer_n_vocab(e->tokenizer), n_vocab = e->config->vocab_size;
     if (n_tokens > n_vocab)
-        return FL_FAIL(FL_ERR_DATA, "tokenizer.json: expected ids below config.json's vocab_size %d, found %d", n_vocab, n_tokens - 1);
+        return FL_FAIL(FL_ERR_DATA,
+                       "tokenizer.json: expected ids below config.json's vocab_size %d, found %d", n_vocab,
+                       n_tokens - 1);
     e->n_known = n_tokens;
     fl_err err = fl_chat_open(dir, &e->chat);
     if (err == FL_ERR_UNSUPPORTED) { /* usable with plain prompts; said when a chat is asked for */
@@ -103,7 +109,8 @@ static fl_err reserve(fl_engine *e) {
     e->ids = calloc(rows, sizeof(int32_t));
     e->rope_table = calloc(rows * (size_t)e->rope.dim, sizeof(float));
     e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));
-    if (!e->kv || !e->ids || !e->rope_table || !e->found_pages) return FL_FAIL(FL_ERR_NOMEM, "step of %zu rows", rows);
+    if (!e->kv || !e->ids || !e->rope_table || !e->found_pages)
+        return FL_FAIL(FL_ERR_NOMEM, "step of %zu rows", rows);
     for (int32_t i = 0; i < c->layers; i++) e->kv[i] = fl_kv_pool_layer(e->pool, i);
     return FL_ERR_OK;
 }
@@ -127,7 +134,8 @@ static void tell_progress(void *context, int64_t done, int64_t total) {
 }
 
 static fl_err open_all(fl_engine *e, const fl_settings *s) {
-    if (s->check_lock && fl_lock_exists(s->model_path)) FL_TRY(fl_lock_check(s->model_path, &(fl_lock_calls){0}));
+    if (s->check_lock && fl_lock_exists(s->model_path))
+        FL_TRY(fl_lock_check(s->model_path, &(fl_lock_calls){0}));
     FL_TRY(fl_checkpoint_open(s->model_path, &e->checkpoint));
     e->config = fl_checkpoint_config(e->checkpoint);
     FL_TRY(read_sizes(e, s));
@@ -151,10 +159,8 @@ fl_err fl_engine_open(const fl_settings *settings, fl_engine **out) {
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, NULL);
     fl_err err = open_all(e, settings);
-    if (err != FL_ERR_OK)
-        fl_engine_close(e);
-    else
-        *out = e;
+    if (err != FL_ERR_OK) fl_engine_close(e);
+    else *out = e;
     return err;
 }
 

@@ -54,7 +54,7 @@ struct fl_request {
     double phase_start_s;
     /* shared */
     fl_phase phase;
-    fl_record *records; /* [max_tokens] */
+    fl_record *records;     /* [max_tokens] */
     fl_token_logprob *tops; /* [max_tokens][n_top] or NULL */
     int32_t n_records;
     char *text; /* all text, final up to text_final */

@@ -4,10 +4,11 @@
 
 #include "engine/engine.h"
 
-fl_err fl_tokenize(const fl_engine *engine, const char *text, size_t text_bytes, bool parse_special, int32_t **tokens,
-                   int64_t *n_tokens) {
+fl_err fl_tokenize(const fl_engine *engine, const char *text, size_t text_bytes, bool parse_special,
+                   int32_t **tokens, int64_t *n_tokens) {
     const fl_text_span all = {0, text_bytes};
-    return fl_tokenizer_encode(engine->tokenizer, text, text_bytes, &all, parse_special ? 1 : 0, tokens, n_tokens);
+    return fl_tokenizer_encode(engine->tokenizer, text, text_bytes, &all, parse_special ? 1 : 0, tokens,
+                               n_tokens);
 }
 
 fl_err fl_detokenize(const fl_engine *engine, const int32_t *tokens, int64_t n_tokens, char **text,
@@ -26,33 +27,37 @@ static int64_t tokens_before(const fl_tokenizer *t, const int32_t *tokens, int64
     return n;
 }
 
-static fl_err render(const fl_engine *engine, const fl_message *messages, int32_t n_messages, fl_chat_text *out) {
+static fl_err render(const fl_engine *engine, const fl_message *messages, int32_t n_messages,
+                     fl_chat_text *out) {
     fl_chat_message *list = calloc((size_t)n_messages, sizeof *list);
     if (!list) return FL_FAIL(FL_ERR_NOMEM, "%d messages", n_messages);
     for (int32_t i = 0; i < n_messages; i++)
-        list[i] = (fl_chat_message){
-            .role = messages[i].role, .content = messages[i].content, .content_bytes = messages[i].content_bytes};
+        list[i] = (fl_chat_message){.role = messages[i].role,
+                                    .content = messages[i].content,
+                                    .content_bytes = messages[i].content_bytes};
     const fl_chat_options options = {.add_generation_prompt = true};
     fl_err err = fl_chat_render(engine->chat, list, (size_t)n_messages, &options, out);
     free(list);
     return err;
 }
 
-fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int32_t n_messages, size_t question_bytes,
-                        int32_t **tokens, int64_t *n_tokens, int64_t *document_tokens) {
+fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int32_t n_messages,
+                        size_t question_bytes, int32_t **tokens, int64_t *n_tokens,
+                        int64_t *document_tokens) {
     if (!engine->chat) return FL_FAIL(FL_ERR_UNSUPPORTED, "no chat template: %s", engine->no_chat);
     if (n_messages < 1) return FL_FAIL(FL_ERR_INVALID, "messages: expected at least one");
     const fl_message *last = &messages[n_messages - 1];
     if (question_bytes > last->content_bytes)
-        return FL_FAIL(FL_ERR_INVALID, "question_bytes: expected at most the %zu bytes of the last message, found %zu",
+        return FL_FAIL(FL_ERR_INVALID,
+                       "question_bytes: expected at most the %zu bytes of the last message, found %zu",
                        last->content_bytes, question_bytes);
     fl_chat_text text;
     size_t border;
     FL_TRY(render(engine, messages, n_messages, &text));
-    fl_err err = fl_tokenizer_encode(engine->tokenizer, text.text, text.n_bytes, text.trusted, text.n_trusted, tokens,
-                                     n_tokens);
-    bool found = question_bytes > 0 &&
-                 fl_chat_text_locate(&text, (size_t)n_messages - 1, last->content_bytes - question_bytes, &border);
+    fl_err err = fl_tokenizer_encode(engine->tokenizer, text.text, text.n_bytes, text.trusted, text.n_trusted,
+                                     tokens, n_tokens);
+    bool found = question_bytes > 0 && fl_chat_text_locate(&text, (size_t)n_messages - 1,
+                                                           last->content_bytes - question_bytes, &border);
     if (err == FL_ERR_OK)
         *document_tokens = found ? tokens_before(engine->tokenizer, *tokens, *n_tokens, border) : -1;
     fl_chat_text_free(&text);

@@ -9,31 +9,36 @@
 #include "engine/engine.h"
 
 void fl_request_params_default(fl_request_params *p) {
-    *p = (fl_request_params){.document_tokens = -1,
-                             .max_tokens = 256,
-                             .sampling = {.top_p = 1, .repetition_penalty = 1}};
+    *p = (fl_request_params){
+        .document_tokens = -1, .max_tokens = 256, .sampling = {.top_p = 1, .repetition_penalty = 1}};
 }
 
 static fl_err validate(const fl_engine *e, const fl_request_params *p) {
-    if (!p->tokens || p->n_tokens < 1) return FL_FAIL(FL_ERR_INVALID, "tokens: expected at least one");
+    if (!p->tokens || p->n_tokens < 1)
+        return FL_FAIL(FL_ERR_INVALID, "n_tokens: expected at least one token");
     if (p->n_tokens > e->ctx_tokens - 1)
-        return FL_FAIL(FL_ERR_LIMIT, "the prompt has %lld tokens; the context holds %d, one of them for the answer",
+        return FL_FAIL(FL_ERR_LIMIT,
+                       "the prompt has %lld tokens; the context holds %d, one of them for the answer",
                        (long long)p->n_tokens, e->ctx_tokens);
     for (int64_t i = 0; i < p->n_tokens; i++)
         if (p->tokens[i] < 0 || p->tokens[i] >= e->config->vocab_size)
             return FL_FAIL(FL_ERR_INVALID, "tokens[%lld]: expected 0..%d, found %d", (long long)i,
                            e->config->vocab_size - 1, p->tokens[i]);
     if (p->document_tokens < -1 || p->document_tokens > p->n_tokens)
-        return FL_FAIL(FL_ERR_INVALID, "document_tokens: expected -1..%lld, found %lld", (long long)p->n_tokens,
-                       (long long)p->document_tokens);
-    if (p->max_tokens < 1) return FL_FAIL(FL_ERR_INVALID, "max_tokens: expected at least 1, found %lld", (long long)p->max_tokens);
+        return FL_FAIL(FL_ERR_INVALID, "document_tokens: expected -1..%lld, found %lld",
+                       (long long)p->n_tokens, (long long)p->document_tokens);
+    if (p->max_tokens < 1)
+        return FL_FAIL(FL_ERR_INVALID, "max_tokens: expected at least 1, found %lld",
+                       (long long)p->max_tokens);
     if (p->top_logprobs < 0 || p->top_logprobs > FL_TOP_LOGPROBS_MAX)
-        return FL_FAIL(FL_ERR_INVALID, "top_logprobs: expected 0..%d, found %d", FL_TOP_LOGPROBS_MAX, p->top_logprobs);
+        return FL_FAIL(FL_ERR_INVALID, "top_logprobs: expected 0..%d, found %d", FL_TOP_LOGPROBS_MAX,
+                       p->top_logprobs);
     FL_TRY(fl_sampling_validate(&p->sampling));
     int64_t longest = p->n_tokens + p->max_tokens;
     int32_t pages = fl_pages_of(longest < e->ctx_tokens ? longest : e->ctx_tokens);
     if (pages > e->kv_pages)
-        return FL_FAIL(FL_ERR_LIMIT, "prompt and answer need %d KV pages of %d tokens, the pool has %d: raise kv_tokens",
+        return FL_FAIL(FL_ERR_LIMIT,
+                       "prompt and answer need %d KV pages of %d tokens, the pool has %d: raise kv_tokens",
                        pages, FL_KV_PAGE_TOKENS, e->kv_pages);
     return FL_ERR_OK;
 }
@@ -86,10 +91,8 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     r->submit_s = r->phase_start_s = fl_now_s();
     fl_detok_init(&r->detok, false);
     fl_err err = allocate(r, p);
-    if (err != FL_ERR_OK)
-        free_request(r);
-    else
-        *out = r;
+    if (err != FL_ERR_OK) free_request(r);
+    else *out = r;
     return err;
 }
 
@@ -103,19 +106,15 @@ fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_reques
     fl_request **end = &e->requests;
     int32_t n = 0;
     for (; *end; end = &(*end)->next) n += (*end)->phase != FL_PHASE_DONE;
-    if (session->current)
-        err = FL_FAIL(FL_ERR_AGAIN, "the session already has a running request");
-    else if (n >= e->requests_max)
-        err = FL_FAIL(FL_ERR_AGAIN, "the queue is full: %d requests", n);
+    if (session->current) err = FL_FAIL(FL_ERR_AGAIN, "the session already has a running request");
+    else if (n >= e->requests_max) err = FL_FAIL(FL_ERR_AGAIN, "the queue is full: %d requests", n);
     else {
         *end = session->current = r;
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->lock);
-    if (err != FL_ERR_OK)
-        free_request(r);
-    else
-        *out = r;
+    if (err != FL_ERR_OK) free_request(r);
+    else *out = r;
     return err;
 }
 
@@ -169,12 +168,9 @@ fl_err fl_poll(fl_request *r, double timeout_s, fl_event *out) {
     out->token = -1;
     pthread_mutex_lock(&r->engine->lock);
     wait_for_event(r, timeout_s);
-    if (r->n_polled < r->n_records)
-        give_token(r, out);
-    else if (r->phase == FL_PHASE_DONE)
-        give_done(r, out);
-    else if (r->progressed)
-        out->type = FL_EVENT_PROGRESS;
+    if (r->n_polled < r->n_records) give_token(r, out);
+    else if (r->phase == FL_PHASE_DONE) give_done(r, out);
+    else if (r->progressed) out->type = FL_EVENT_PROGRESS;
     r->progressed = false;
     out->prompt_tokens = r->n_prompt;
     out->cached_tokens = r->cached_tokens;
@@ -217,7 +213,8 @@ void fl_request_add_mark(fl_request *r, const char *name, double start_s, int64_
     double now_s = fl_now_s() - r->submit_s;
     pthread_mutex_lock(&r->engine->lock);
     fl_mark *last = r->n_marks > 0 ? &r->marks[r->n_marks - 1] : NULL;
-    bool merge = last && strcmp(last->name, name) == 0 && (strcmp(name, "decode") == 0 || r->n_marks == FL_MARKS_MAX);
+    bool merge =
+        last && strcmp(last->name, name) == 0 && (strcmp(name, "decode") == 0 || r->n_marks == FL_MARKS_MAX);
     if (merge) {
         last->end_s = now_s;
         last->tokens += tokens;
@@ -277,7 +274,8 @@ static bool add_text(fl_request *r, int32_t token) {
     size_t n = 0, show = 0;
     fl_detok_push(r->engine->tokenizer, &r->detok, token, r->text + r->text_bytes, &n);
     r->text_bytes += (int64_t)n;
-    bool stopped = fl_stop_find(&r->stop, r->text + r->held_begin, (size_t)(r->text_bytes - r->held_begin), &show);
+    bool stopped =
+        fl_stop_find(&r->stop, r->text + r->held_begin, (size_t)(r->text_bytes - r->held_begin), &show);
     r->held_begin += (int64_t)show;
     r->text_final = r->held_begin;
     return stopped;
@@ -305,10 +303,9 @@ bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&e->lock);
     if (!memory)
-        fl_request_finish(r, FL_FINISH_ERROR, FL_FAIL(FL_ERR_NOMEM, "answer text of %lld bytes", (long long)r->text_bytes));
-    else if (end || stopped)
-        fl_request_finish(r, FL_FINISH_STOP, FL_ERR_OK);
-    else if (full)
-        fl_request_finish(r, FL_FINISH_LENGTH, FL_ERR_OK);
+        fl_request_finish(r, FL_FINISH_ERROR,
+                          FL_FAIL(FL_ERR_NOMEM, "answer text of %lld bytes", (long long)r->text_bytes));
+    else if (end || stopped) fl_request_finish(r, FL_FINISH_STOP, FL_ERR_OK);
+    else if (full) fl_request_finish(r, FL_FINISH_LENGTH, FL_ERR_OK);
     return r->phase == FL_PHASE_DONE;
 }

@@ -10,8 +10,8 @@ typedef struct candidate {
 
 struct fl_sampler {
     int32_t n_vocab;
-    candidate *heap;  /* [n_vocab] */
-    double *weights;  /* [n_vocab] */
+    candidate *heap; /* [n_vocab] */
+    double *weights; /* [n_vocab] */
 };
 
 fl_err fl_sampler_open(int32_t n_vocab, fl_sampler **out) {

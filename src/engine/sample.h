@@ -10,12 +10,12 @@ fl_err fl_sampler_open(int32_t n_vocab, fl_sampler **out);
 void fl_sampler_close(fl_sampler *sampler);
 
 typedef struct fl_sample_args {
-    const float *logits;   /* [n_vocab] */
-    int32_t n_known;       /* ids at or above have no token and are never chosen; 1..n_vocab */
-    const uint8_t *seen;   /* [n_vocab] bytes != 0: ids the repetition penalty applies to; NULL = none */
+    const float *logits; /* [n_vocab] */
+    int32_t n_known;     /* ids at or above have no token and are never chosen; 1..n_vocab */
+    const uint8_t *seen; /* [n_vocab] bytes != 0: ids the repetition penalty applies to; NULL = none */
     const fl_sampling *sampling;
-    uint64_t index;        /* of the token in its answer: with the seed it fixes the draw, whatever else runs */
-    int32_t n_top;         /* alternatives wanted, 0..FL_TOP_LOGPROBS_MAX */
+    uint64_t index; /* of the token in its answer: with the seed it fixes the draw, whatever else runs */
+    int32_t n_top;  /* alternatives wanted, 0..FL_TOP_LOGPROBS_MAX */
 } fl_sample_args;
 
 typedef struct fl_sample {

@@ -68,7 +68,8 @@ static int32_t keep_common(const fl_session *s, const fl_request *r) {
     int32_t most = s->n_tokens < r->n_prompt - 1 ? s->n_tokens : r->n_prompt - 1, common = 0;
     while (common < most && s->tokens[common] == r->prompt[common]) common++;
     int32_t part = common % FL_KV_PAGE_TOKENS;
-    if (part > 0 && fl_kv_pool_references(s->engine->pool, s->pages[common / FL_KV_PAGE_TOKENS]) > 1) common -= part;
+    if (part > 0 && fl_kv_pool_references(s->engine->pool, s->pages[common / FL_KV_PAGE_TOKENS]) > 1)
+        common -= part;
     return common;
 }
 
@@ -78,7 +79,8 @@ static void reuse(fl_session *s, const fl_request *r) {
     int32_t common = keep_common(s, r);
     int32_t document = r->document_end < r->n_prompt - 1 ? r->document_end : r->n_prompt - 1;
     fl_prefix_key key;
-    int32_t n_found = fl_prefix_find(e->prefix, r->prompt, document / FL_KV_PAGE_TOKENS, e->found_pages, &key);
+    int32_t n_found =
+        fl_prefix_find(e->prefix, r->prompt, document / FL_KV_PAGE_TOKENS, e->found_pages, &key);
     if (n_found * FL_KV_PAGE_TOKENS >= common) {
         drop_pages(s, 0);
         memcpy(s->pages, e->found_pages, (size_t)n_found * sizeof(int32_t));
@@ -111,7 +113,8 @@ static void make_room(fl_engine *e, int32_t n_pages) {
 
 fl_err fl_session_prepare(fl_session *s, fl_request *r) {
     fl_engine *e = s->engine;
-    int32_t longest = r->n_prompt + r->max_tokens < e->ctx_tokens ? r->n_prompt + r->max_tokens : e->ctx_tokens;
+    int32_t longest =
+        r->n_prompt + r->max_tokens < e->ctx_tokens ? r->n_prompt + r->max_tokens : e->ctx_tokens;
     pthread_mutex_lock(&e->lock);
     reuse(s, r);
     int32_t missing = fl_pages_of(longest) - s->n_pages;
@@ -126,6 +129,6 @@ fl_err fl_session_prepare(fl_session *s, fl_request *r) {
 void fl_session_share(fl_session *s, int32_t document_end) {
     int32_t ready = (s->n_tokens < document_end ? s->n_tokens : document_end) / FL_KV_PAGE_TOKENS;
     for (; s->sharing && s->n_shared < ready; s->n_shared++)
-        fl_prefix_add(s->engine->prefix, &s->key, s->tokens + (int64_t)s->n_shared * FL_KV_PAGE_TOKENS, s->n_shared,
-                      s->pages[s->n_shared]);
+        fl_prefix_add(s->engine->prefix, &s->key, s->tokens + (int64_t)s->n_shared * FL_KV_PAGE_TOKENS,
+                      s->n_shared, s->pages[s->n_shared]);
 }

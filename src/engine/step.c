@@ -30,7 +30,8 @@ static void add_rows(building *b, const fl_session *s, const int32_t *ids, int32
 
 static void choose(building *b, fl_request **run, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
-        if (run[i]->phase == FL_PHASE_DECODE && b->n_decode < FL_DECODE_ROWS_MAX) b->decode[b->n_decode++] = run[i];
+        if (run[i]->phase == FL_PHASE_DECODE && b->n_decode < FL_DECODE_ROWS_MAX)
+            b->decode[b->n_decode++] = run[i];
         if (run[i]->phase == FL_PHASE_PREFILL && !b->prefill) b->prefill = run[i];
     }
 }
@@ -43,7 +44,8 @@ static void build_prefill(building *b) {
     int32_t tail = r->n_prompt - pos - b->document_rows, room = FL_TAIL_ROWS_MAX - b->n_decode;
     if (b->document_rows == document) b->tail_rows = tail < room ? tail : room;
     if (b->document_rows > 0) add_rows(b, s, r->prompt + pos, pos, b->document_rows);
-    if (b->tail_rows > 0) add_rows(b, s, r->prompt + pos + b->document_rows, pos + b->document_rows, b->tail_rows);
+    if (b->tail_rows > 0)
+        add_rows(b, s, r->prompt + pos + b->document_rows, pos + b->document_rows, b->tail_rows);
     b->prompt_ends = pos + b->document_rows + b->tail_rows == r->n_prompt;
     if (b->prompt_ends) b->e->logit_rows[b->n_logits++] = b->rows - 1;
     const fl_dry_rows rows = {.document_rows = b->document_rows,
@@ -83,17 +85,16 @@ static bool on_layer(void *context, int32_t layers_done) {
 static void draw_token(building *b, fl_request *r, int32_t logits_row) {
     fl_engine *e = b->e;
     fl_sample sample;
-    const fl_sample_args args = {.logits = (const float *)e->logits_memory + (int64_t)logits_row * e->config->vocab_size,
+    const fl_sample_args args = {.logits = (const float *)e->logits_memory +
+                                           (int64_t)logits_row * e->config->vocab_size,
                                  .n_known = e->n_known,
                                  .seen = r->seen,
                                  .sampling = &r->sampling,
                                  .index = (uint64_t)r->n_records,
                                  .n_top = r->n_top};
     fl_err err = fl_sampler_draw(e->sampler, &args, &sample);
-    if (err != FL_ERR_OK)
-        fl_request_finish(r, FL_FINISH_ERROR, err);
-    else
-        fl_request_take_token(r, &sample);
+    if (err != FL_ERR_OK) fl_request_finish(r, FL_FINISH_ERROR, err);
+    else fl_request_take_token(r, &sample);
 }
 
 static void after_prefill(building *b) {
@@ -126,7 +127,8 @@ static void after_decode(building *b) {
 
 static void fail_all(building *b, fl_err err) {
     bool cancelled = err == FL_ERR_CANCELLED;
-    for (int32_t i = 0; i < b->n_decode && !cancelled; i++) fl_request_finish(b->decode[i], FL_FINISH_ERROR, err);
+    for (int32_t i = 0; i < b->n_decode && !cancelled; i++)
+        fl_request_finish(b->decode[i], FL_FINISH_ERROR, err);
     if (b->prefill && !cancelled) fl_request_finish(b->prefill, FL_FINISH_ERROR, err);
 }
 

@@ -31,7 +31,8 @@ static double predict(fl_engine *e, int32_t pos, const fl_request *r) {
             left = r->n_prompt - pos;
             rows.tail_rows = left < FL_TAIL_ROWS_MAX ? left : FL_TAIL_ROWS_MAX;
         }
-        if (fl_dry_run_step(e->dry, &rows, &cost) != FL_ERR_OK) return flops; /* only the bar's scale is lost */
+        if (fl_dry_run_step(e->dry, &rows, &cost) != FL_ERR_OK)
+            return flops; /* only the bar's scale is lost */
         flops += cost.ops.total.flops;
         pos += rows.document_rows + rows.tail_rows;
     }
@@ -61,10 +62,8 @@ static int32_t prepare(fl_engine *e, fl_request **run, int32_t n) {
             continue;
         }
         if (r->phase == FL_PHASE_QUEUED && !waiting) admit(e, r);
-        if (r->phase == FL_PHASE_QUEUED)
-            waiting = true;
-        else
-            run[n_ready++] = r;
+        if (r->phase == FL_PHASE_QUEUED) waiting = true;
+        else run[n_ready++] = r;
     }
     return n_ready;
 }

@@ -32,12 +32,16 @@ static fl_moe_select select_of(fl_topk_method method) {
                                                     : FL_MOE_GROUP_TOP2;
 }
 
-/* Where every (row, slot) pair goes. */
+/* Where every (row, slot) pair goes, and what it brings back. */
 typedef struct routing {
+    int32_t pairs;    /* rows * top_k */
     int32_t *ids;     /* [rows][top_k] */
     float *weights;   /* [rows][top_k] */
     int32_t *place;   /* [rows][top_k] */
     int32_t *experts; /* [n_experts + 1] first place of each */
+    void *x;          /* [pairs][hidden] act, in order of place */
+    void *inner;      /* [pairs][moe_intermediate] act */
+    float *y;         /* [pairs][hidden] expert outputs */
 } routing;
 
 static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, const void *x,
@@ -63,46 +67,47 @@ static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, co
     return w->be->op->moe_route(w->be, &args);
 }
 
-/* The chosen experts' outputs, in the order of `place`. */
-static fl_err run_experts(const fl_weights *w, const fl_layer *layer, int32_t pairs, const routing *r,
-                          void *x, float *y, fl_arena *arena) {
+/* The chosen experts' outputs. */
+static fl_err run_experts(const fl_weights *w, const fl_layer *layer, const routing *r) {
     const fl_config *c = &w->config;
-    void *inner;
-    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->moe_intermediate,
-                         (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
-    fl_matmul_args args = {.x = x,
+    fl_matmul_args args = {.x = r->x,
                            .x_stride = c->hidden,
                            .w = layer->expert_gate_up,
                            .n_groups = c->n_routed_experts,
                            .group_rows = r->experts,
-                           .rows = pairs,
+                           .rows = r->pairs,
                            .out = FL_MATMUL_SWIGLU,
-                           .y = inner,
+                           .y = r->inner,
                            .y_stride = c->moe_intermediate};
     FL_TRY(w->be->op->matmul(w->be, &args));
-    args.x = inner;
+    args.x = r->inner;
     args.x_stride = c->moe_intermediate;
     args.w = layer->expert_down;
     args.out = FL_MATMUL_F32;
-    args.y = y;
+    args.y = r->y;
     args.y_stride = c->hidden;
     return w->be->op->matmul(w->be, &args);
+}
+
+static fl_err take_routing(const fl_weights *w, int32_t rows, fl_arena *arena, routing *r) {
+    const fl_config *c = &w->config;
+    int64_t act_bytes = (int64_t)fl_dtype_bytes(w->be->act_dtype);
+    r->pairs = rows * c->experts_per_token;
+    FL_TRY(fl_arena_take(arena, r->pairs, sizeof(int32_t), &r->ids));
+    FL_TRY(fl_arena_take(arena, r->pairs, sizeof(float), &r->weights));
+    FL_TRY(fl_arena_take(arena, r->pairs, sizeof(int32_t), &r->place));
+    FL_TRY(fl_arena_take(arena, c->n_routed_experts + 1, sizeof(int32_t), &r->experts));
+    FL_TRY(fl_arena_take(arena, (int64_t)r->pairs * c->hidden, act_bytes, &r->x));
+    FL_TRY(fl_arena_take(arena, (int64_t)r->pairs * c->moe_intermediate, act_bytes, &r->inner));
+    return fl_arena_take(arena, (int64_t)r->pairs * c->hidden, sizeof(float), &r->y);
 }
 
 static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
                       fl_arena *arena) {
     const fl_config *c = &w->config;
-    int32_t pairs = rows * c->experts_per_token;
     routing r;
-    void *x;
-    float *y;
     bool shared = layer->shared.down.n > 0;
-    FL_TRY(fl_arena_take(arena, pairs, sizeof(int32_t), &r.ids));
-    FL_TRY(fl_arena_take(arena, pairs, sizeof(float), &r.weights));
-    FL_TRY(fl_arena_take(arena, pairs, sizeof(int32_t), &r.place));
-    FL_TRY(fl_arena_take(arena, c->n_routed_experts + 1, sizeof(int32_t), &r.experts));
-    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype), &x));
-    FL_TRY(fl_arena_take(arena, (int64_t)pairs * c->hidden, sizeof(float), &y));
+    FL_TRY(take_routing(w, rows, arena, &r));
     FL_TRY(route(w, layer, rows, act->normed, &r));
     const fl_moe_permute_args permute = {.ids = r.ids,
                                          .rows = rows,
@@ -113,11 +118,11 @@ static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, 
                                          .x_stride = c->hidden,
                                          .group_rows = r.experts,
                                          .place = r.place,
-                                         .y = x};
+                                         .y = r.x};
     FL_TRY(w->be->op->moe_permute(w->be, &permute));
-    FL_TRY(run_experts(w, layer, pairs, &r, x, y, arena));
+    FL_TRY(run_experts(w, layer, &r));
     if (shared) FL_TRY(run_mlp(w, &layer->shared, rows, act, arena));
-    const fl_moe_combine_args combine = {.y = y,
+    const fl_moe_combine_args combine = {.y = r.y,
                                          .place = r.place,
                                          .weights = r.weights,
                                          .shared = shared ? act->delta : NULL,

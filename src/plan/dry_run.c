@@ -23,9 +23,10 @@ fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, fl_dtype
         err = FL_FAIL(FL_ERR_NOMEM, "plan of %d layers", config->layers);
         goto fail;
     }
-    for (int32_t i = 0; i < config->layers; i++)
-        dry->kv[i] = (fl_kv_layer){
-            .latent_dim = config->kv_lora_rank, .rope_dim = config->qk_rope_head_dim, .dtype = kv_dtype};
+    fl_kv_layer layer = {
+        .latent_dim = config->kv_lora_rank, .rope_dim = config->qk_rope_head_dim, .dtype = kv_dtype};
+    layer.page_stride_bytes = fl_kv_piece_bytes(&layer) * config->layers;
+    for (int32_t i = 0; i < config->layers; i++) dry->kv[i] = layer;
     *out = dry;
     return FL_ERR_OK;
 fail:
@@ -60,7 +61,8 @@ static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out) {
     fl_kv_rows seqs[2];
     int32_t n = 0;
-    if (rows->document_rows > 0) seqs[n++] = (fl_kv_rows){.n_rows = rows->document_rows, .pos = rows->document_pos};
+    if (rows->document_rows > 0)
+        seqs[n++] = (fl_kv_rows){.n_rows = rows->document_rows, .pos = rows->document_pos};
     if (rows->tail_rows > 0)
         seqs[n++] =
             (fl_kv_rows){.row = rows->document_rows, .n_rows = rows->tail_rows, .pos = rows->tail_pos};
