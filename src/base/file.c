@@ -21,13 +21,18 @@ fl_err fl_file_path(const char *dir, const char *name, char **out) {
     return FL_ERR_OK;
 }
 
+static bool is_missing(int code) {
+    return code == ENOENT || code == ENOTDIR || code == ENAMETOOLONG;
+}
+
 bool fl_file_exists(const char *dir, const char *name) {
-    char *path = NULL;
-    if (fl_file_path(dir, name, &path) != FL_ERR_OK) return false;
-    struct stat st;
-    bool exists = stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
-    free(path);
-    return exists;
+    struct stat st = {0};
+    int dir_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (dir_fd < 0) return !is_missing(errno);
+    bool known = fstatat(dir_fd, name, &st, 0) == 0;
+    bool missing = !known && is_missing(errno);
+    close(dir_fd);
+    return known ? !S_ISDIR(st.st_mode) : !missing;
 }
 
 fl_err fl_file_open(const char *dir, const char *name, int *fd, size_t *n_bytes) {
@@ -37,8 +42,7 @@ fl_err fl_file_open(const char *dir, const char *name, int *fd, size_t *n_bytes)
     int code = errno;
     free(path);
     if (*fd < 0) {
-        bool missing = code == ENOENT || code == ENOTDIR || code == ENAMETOOLONG;
-        return FL_FAIL(missing ? FL_ERR_DATA : FL_ERR_IO, "%s: cannot open in '%s': %s", name, dir,
+        return FL_FAIL(is_missing(code) ? FL_ERR_DATA : FL_ERR_IO, "%s: cannot open in '%s': %s", name, dir,
                        strerror(code));
     }
     struct stat st;

@@ -10,7 +10,8 @@
 /* Joins dir and name. *out is malloc'ed and passes to the caller. */
 fl_err fl_file_path(const char *dir, const char *name, char **out);
 
-/* Whether dir/name exists (as anything but a folder). */
+/* Whether dir/name exists (as anything but a folder). What cannot be told counts as there: whoever then reads it gets
+ * the reason, and nothing is left out unseen. */
 bool fl_file_exists(const char *dir, const char *name);
 
 /* Opens dir/name for reading, a regular file only. The caller closes *fd. *n_bytes (may be NULL) is its size. Errors
