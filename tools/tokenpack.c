@@ -122,30 +122,33 @@ static size_t count_quoted(piece rest) {
     return n;
 }
 
+/* A token with its id, for searching by text. */
+typedef struct entry {
+    piece text;
+    uint32_t id;
+} entry;
+
 static int compare_texts(const void *a, const void *b) {
-    const piece *x = *(const piece *const *)a, *y = *(const piece *const *)b;
-    int order = memcmp(x->text, y->text, x->n < y->n ? x->n : y->n);
-    return order != 0 ? order : (x->n > y->n) - (x->n < y->n);
+    piece x = ((const entry *)a)->text, y = ((const entry *)b)->text;
+    int order = memcmp(x.text, y.text, x.n < y.n ? x.n : y.n);
+    return order != 0 ? order : (x.n > y.n) - (x.n < y.n);
 }
 
-/* The ids of both sides of every merge line; `sorted` are pointers into c->tokens. */
-static fl_err merges_read(content *c, const piece **sorted, piece rest) {
+/* The ids of both sides of every merge line. */
+static fl_err merges_read(content *c, const entry *sorted, piece rest) {
     size_t n_tokens = (size_t)c->n_first + c->n_merges;
     for (uint32_t i = 0; i < c->n_merges; i++) {
         piece text = quoted_take(&rest);
         const char *blank = text.text ? memchr(text.text, ' ', text.n) : NULL;
         if (!blank) return FL_FAIL(FL_ERR_UNSUPPORTED, "merge %u has no blank", i);
         size_t n_left = (size_t)(blank - text.text);
-        const piece sides[2] = {{text.text, n_left}, {blank + 1, text.n - n_left - 1}};
-        uint32_t ids[2];
-        for (int side = 0; side < 2; side++) {
-            const piece *key = &sides[side];
-            const piece **found = bsearch(&key, sorted, n_tokens, sizeof *sorted, compare_texts);
-            if (!found) return FL_FAIL(FL_ERR_UNSUPPORTED, "merge %u has a side that is no token", i);
-            ids[side] = (uint32_t)(*found - c->tokens);
-        }
-        c->left[i] = ids[0];
-        c->right[i] = ids[1];
+        const entry left = {{text.text, n_left}, 0}, right = {{blank + 1, text.n - n_left - 1}, 0};
+        const entry *found[2] = {bsearch(&left, sorted, n_tokens, sizeof left, compare_texts),
+                                 bsearch(&right, sorted, n_tokens, sizeof right, compare_texts)};
+        if (!found[0] || !found[1])
+            return FL_FAIL(FL_ERR_UNSUPPORTED, "merge %u has a side that is no token", i);
+        c->left[i] = found[0]->id;
+        c->right[i] = found[1]->id;
     }
     return FL_ERR_OK;
 }
@@ -166,9 +169,9 @@ static fl_err content_read(content *c, const char *json, size_t json_bytes) {
     FL_TRY(content_alloc(c));
     for (size_t i = 0; i < n_tokens; i++) c->tokens[i] = quoted_take(&rest);
     c->middle = (piece){rest.text, (size_t)(at_merges.text - rest.text)};
-    const piece **sorted = malloc((n_tokens + 1) * sizeof *sorted);
+    entry *sorted = malloc((n_tokens + 1) * sizeof *sorted);
     if (!sorted) return FL_FAIL(FL_ERR_NOMEM, "%zu tokens", n_tokens);
-    for (size_t i = 0; i < n_tokens; i++) sorted[i] = &c->tokens[i];
+    for (size_t i = 0; i < n_tokens; i++) sorted[i] = (entry){c->tokens[i], (uint32_t)i};
     qsort(sorted, n_tokens, sizeof *sorted, compare_texts);
     fl_err err = merges_read(c, sorted, at_merges);
     free(sorted);

@@ -28,6 +28,10 @@ static fl_err open_json(const json_t *root, fl_tokenizer **t) {
     return err;
 }
 
+static size_t index_of(const char *name) {
+    return (size_t)strtoul(name, NULL, 10);
+}
+
 /* Steps down "a.b.2.c" to the parent of the last part; *name is that part. */
 static json_t *parent_of(json_t *root, const char *path, char name[64]) {
     json_t *at = root;
@@ -36,7 +40,7 @@ static json_t *parent_of(json_t *root, const char *path, char name[64]) {
         memcpy(name, path, n);
         name[n] = '\0';
         if (path[n] == '\0') return at;
-        at = json_is_array(at) ? json_array_get(at, (size_t)atoi(name)) : json_object_get(at, name);
+        at = json_is_array(at) ? json_array_get(at, index_of(name)) : json_object_get(at, name);
         assert_non_null(at);
         path += n + 1;
     }
@@ -52,8 +56,8 @@ static json_t *changed(const char *path, const char *value) {
     if (json_is_array(parent) && strcmp(name, "+") == 0)
         assert_int_equal(json_array_append_new(parent, item), 0);
     else if (json_is_array(parent) && value)
-        assert_int_equal(json_array_set_new(parent, (size_t)atoi(name), item), 0);
-    else if (json_is_array(parent)) assert_int_equal(json_array_remove(parent, (size_t)atoi(name)), 0);
+        assert_int_equal(json_array_set_new(parent, index_of(name), item), 0);
+    else if (json_is_array(parent)) assert_int_equal(json_array_remove(parent, index_of(name)), 0);
     else if (value) assert_int_equal(json_object_set_new(parent, name, item), 0);
     else assert_int_equal(json_object_del(parent, name), 0);
     return root;
