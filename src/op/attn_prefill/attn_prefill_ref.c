@@ -47,8 +47,9 @@ static void attend_head(const fl_attn_prefill_args *a, int32_t r, int32_t h, int
     state[1] = (float)l;
     for (int32_t j = 0; j < a->v_dim; j++) state[2 + j] = (float)o[j];
     if (!a->last) return;
+    /* From the stored state, so that a later split in which this row sees no key changes no bit. */
     float *out = (float *)a->out + ((int64_t)r * a->n_heads + h) * a->v_dim;
-    for (int32_t j = 0; j < a->v_dim; j++) out[j] = (float)(o[j] / l);
+    for (int32_t j = 0; j < a->v_dim; j++) out[j] = (float)((double)state[2 + j] / (double)state[1]);
 }
 
 static void attend_row(void *context, int32_t r, int32_t worker) {

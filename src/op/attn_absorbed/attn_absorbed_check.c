@@ -1,0 +1,342 @@
+#include "op/attn_absorbed/attn_absorbed.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "op/act.h"
+#include "opcheck/opcheck_case.h"
+
+enum { SEQS_MAX = 4 };
+
+/* rows[i] rows of timeline i, the first at position pos[i]; ends with rows 0. */
+typedef struct shape {
+    oc_kind kind;
+    int32_t heads, latent, rope;
+    fl_dtype kv_dtype;
+    oc_fill fill;
+    int32_t rows[SEQS_MAX], pos[SEQS_MAX];
+} shape;
+
+static const shape shapes[] = {
+    {OC_CHECK, 1, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {0}},
+    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {62}},
+    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {3}, {62}}, /* over the end of a page */
+    {OC_CHECK, 3, 128, 32, FL_DTYPE_F32, OC_NORMAL, {2, 1}, {64, 5}},
+    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_SPIKE, {1}, {511}},
+    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {2}, {511}}, /* over the end of a split */
+    {OC_CHECK, 2, 512, 64, FL_DTYPE_BF16, OC_NORMAL, {1}, {512}},
+    {OC_CHECK, 16, 512, 64, FL_DTYPE_BF16, OC_NORMAL, {2}, {100}},
+    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_LARGE, {1, 3, 2}, {1100, 0, 127}},
+    {OC_CHECK, 8, 128, 32, FL_DTYPE_F32, OC_ZERO, {1, 1}, {1535, 1536}},
+    {OC_CHECK, 1, 128, 32, FL_DTYPE_BF16, OC_EQUAL, {5}, {190}},
+    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {65}, {30}},
+    {OC_CHECK, 5, 24, 6, FL_DTYPE_F32, OC_NORMAL, {2}, {70}}, /* odd head shapes: refused or right */
+    {OC_CHECK, 2, 40, 16, FL_DTYPE_BF16, OC_NORMAL, {2}, {600}},
+    {OC_SLOW, 16, 512, 64, FL_DTYPE_BF16, OC_SPIKE, {3, 2}, {2047, 900}},
+    {OC_BENCH, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {2047}},
+    {OC_BENCH, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {8191}},
+    {OC_BENCH, 128, 512, 64, FL_DTYPE_BF16, OC_NORMAL, {1}, {2047}},
+    {OC_BENCH, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {32}, {4095}},
+};
+
+typedef struct fixture {
+    const shape *s;
+    int32_t rows, n_seqs, pos_max;
+    fl_kv_rows seqs[SEQS_MAX];
+    fl_kv_layer kv;
+    oc_pair q;
+    oc_outs out, lse;
+} fixture;
+
+/* Element j of key t: [latent | k_pe]. */
+static double key_value(const fixture *f, const fl_kv_rows *seq, int32_t t, int32_t j) {
+    int32_t latent = f->s->latent, rope = f->s->rope, slot = t % 64;
+    const uint8_t *piece = f->kv.base + seq->pages[t / 64] * f->kv.page_stride_bytes;
+    int32_t index = j < latent ? slot * latent + j : 64 * latent + slot * rope + j - latent;
+    return (double)fl_act_load(piece, f->kv.dtype, index);
+}
+
+/* A pool whose pages lie in a shuffled order, with gaps of NaN between them, and NaN in all slots behind a
+ * timeline's last position. */
+static void make_kv(oc_run *run, fixture *f) {
+    const shape *s = f->s;
+    int32_t n_pages = 0, next = 0;
+    f->kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .dtype = s->kv_dtype};
+    f->kv.page_stride_bytes = fl_kv_piece_bytes(&f->kv) + 64;
+    for (int32_t i = 0; i < f->n_seqs; i++) n_pages += (f->seqs[i].pos + f->seqs[i].n_rows - 1) / 64 + 1;
+    int32_t *order = oc_memory(run, n_pages * (int64_t)sizeof *order);
+    for (int32_t i = 0; i < n_pages; i++) order[i] = i;
+    for (int32_t i = n_pages - 1; i > 0; i--) {
+        int32_t other = oc_below(run, i + 1), kept = order[i];
+        order[i] = order[other];
+        order[other] = kept;
+    }
+    f->kv.base = oc_memory(run, n_pages * f->kv.page_stride_bytes);
+    memset(f->kv.base, 0xff, (size_t)(n_pages * f->kv.page_stride_bytes));
+    for (int32_t i = 0; i < f->n_seqs; i++) {
+        fl_kv_rows *seq = &f->seqs[i];
+        seq->pages = order + next;
+        next += (seq->pos + seq->n_rows - 1) / 64 + 1;
+        for (int32_t t = 0; t < seq->pos + seq->n_rows; t++) {
+            uint8_t *piece = f->kv.base + seq->pages[t / 64] * f->kv.page_stride_bytes;
+            for (int32_t j = 0; j < s->latent + s->rope; j++) {
+                int32_t slot = t % 64;
+                int32_t at =
+                    j < s->latent ? slot * s->latent + j : 64 * s->latent + slot * s->rope + j - s->latent;
+                fl_act_store(piece, s->kv_dtype, at, (float)oc_normal(run));
+            }
+        }
+    }
+}
+
+static fixture make_fixture(oc_run *run, const shape *s) {
+    fixture f = {.s = s};
+    for (int32_t i = 0; i < SEQS_MAX && s->rows[i] > 0; i++) {
+        f.seqs[i] = (fl_kv_rows){.row = f.rows, .n_rows = s->rows[i], .pos = s->pos[i]};
+        f.rows += s->rows[i];
+        f.n_seqs++;
+        if (s->pos[i] + s->rows[i] - 1 > f.pos_max) f.pos_max = s->pos[i] + s->rows[i] - 1;
+    }
+    make_kv(run, &f);
+    int32_t lines = f.rows * s->heads, key_dim = s->latent + s->rope;
+    double sharpness = (s->fill == OC_LARGE ? 1e-3 : s->fill == OC_SPIKE ? 0.05 : 1.5) / sqrt(key_dim);
+    f.q = oc_act(run, lines, key_dim, key_dim, s->fill);
+    for (int32_t i = 0; i < lines; i++)
+        for (int32_t j = 0; j < key_dim; j++) oc_set(&f.q.ref, i, j, sharpness * oc_get(&f.q.ref, i, j));
+    oc_act_sync(&f.q);
+    f.out = oc_outs_make(run, run->be->act_dtype, lines, s->latent, s->latent);
+    f.lse = oc_outs_make(run, FL_DTYPE_F32, lines, 1, 1);
+    return f;
+}
+
+static fl_attn_absorbed_args make_args(oc_run *run, const fixture *f, const oc_mat *q, const oc_mat *out) {
+    fl_attn_absorbed_args args = {
+        .seqs = f->seqs, .n_seqs = f->n_seqs, .rows = f->rows, .n_heads = f->s->heads};
+    args.kv = f->kv;
+    args.q = q->data;
+    args.out = out->data;
+    args.scratch =
+        oc_memory(run, fl_attn_absorbed_scratch_bytes(f->rows, f->s->heads, f->s->latent, f->pos_max));
+    return args;
+}
+
+static fl_err attend(oc_run *run, fl_backend *be, const fl_attn_absorbed_args *args, int32_t pos_max) {
+    fl_attn_absorbed_args copy = *args;
+    oc_mat scratch = oc_block(
+        run, fl_attn_absorbed_scratch_bytes(args->rows, args->n_heads, args->kv.latent_dim, pos_max));
+    copy.scratch = scratch.data;
+    FL_TRY(be->op->attn_absorbed(be, &copy));
+    oc_guards(run, &scratch);
+    return FL_ERR_OK;
+}
+
+/* The formula in one pass over all keys, splits unknown. */
+static void expect(oc_run *run, const fixture *f, const oc_mat *out, const oc_mat *lse, double *largest) {
+    const shape *s = f->s;
+    double *p = oc_memory(run, (f->pos_max + 1) * (int64_t)sizeof *p);
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        for (int32_t line = 0; line < f->seqs[i].n_rows * s->heads; line++) {
+            const fl_kv_rows *seq = &f->seqs[i];
+            int32_t keys = seq->pos + line / s->heads + 1, row = seq->row * s->heads + line;
+            double m = -INFINITY, l = 0;
+            for (int32_t t = 0; t < keys; t++) {
+                p[t] = 0;
+                for (int32_t j = 0; j < s->latent + s->rope; j++)
+                    p[t] += oc_get(&f->q.ref, row, j) * key_value(f, seq, t, j);
+                m = fmax(m, p[t]);
+            }
+            for (int32_t t = 0; t < keys; t++) l += p[t] = pow(2, p[t] - m);
+            oc_set(lse, row, 0, log(l) / log(2) + m);
+            for (int32_t j = 0; j < s->latent; j++) {
+                double sum = 0;
+                for (int32_t t = 0; t < keys; t++) {
+                    double value = key_value(f, seq, t, j);
+                    sum += p[t] * value;
+                    largest[row] = fmax(largest[row], fabs(value));
+                }
+                oc_set(out, row, j, sum / l);
+            }
+        }
+}
+
+/* Each row in a call of its own: the same bits. */
+static void check_rows(oc_run *run, const fixture *f) {
+    oc_mat out = oc_output(run, f->out.be.dtype, f->out.be.rows, f->s->latent, f->s->latent);
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        for (int32_t k = 0; k < f->seqs[i].n_rows; k++) {
+            fl_kv_rows seq = {.n_rows = 1, .pos = f->seqs[i].pos + k, .pages = f->seqs[i].pages};
+            int64_t line = (int64_t)(f->seqs[i].row + k) * f->s->heads;
+            fl_attn_absorbed_args args = {.seqs = &seq, .n_seqs = 1, .rows = 1, .n_heads = f->s->heads};
+            args.kv = f->kv;
+            args.q = oc_at(&f->q.be, line, 0);
+            args.out = oc_at(&out, line, 0);
+            OC_OK(run, attend(run, run->be, &args, seq.pos));
+        }
+    oc_guards(run, &out);
+    oc_same(run, &out, &f->out.be);
+}
+
+static void compare(oc_run *run, const fixture *f) {
+    const shape *s = f->s;
+    int64_t lines = f->out.ref.rows;
+    oc_mat out = oc_output(run, FL_DTYPE_F32, lines, s->latent, s->latent);
+    oc_mat lse = oc_output(run, FL_DTYPE_F32, lines, 1, 1);
+    double *largest = oc_memory(run, lines * (int64_t)sizeof *largest);
+    double *bound = oc_memory(run, lines * s->latent * (int64_t)sizeof *bound);
+    double *lse_bound = oc_memory(run, lines * (int64_t)sizeof *lse_bound);
+    double tolerance = run->be->act_dtype == FL_DTYPE_F32 ? 1e-5 : 2e-2;
+    expect(run, f, &out, &lse, largest);
+    for (int64_t i = 0; i < lines * s->latent; i++) bound[i] = tolerance * largest[i / s->latent];
+    for (int64_t i = 0; i < lines; i++) lse_bound[i] = tolerance * (1 + fabs(oc_get(&lse, i, 0)));
+    oc_outs_near(run, &f->out, bound);
+    oc_outs_near(run, &f->lse, lse_bound);
+    for (int64_t i = 0; i < lines * s->latent; i++) bound[i] = 1e-6 * largest[i / s->latent];
+    for (int64_t i = 0; i < lines; i++) lse_bound[i] = 1e-6 * (1 + fabs(oc_get(&lse, i, 0)));
+    oc_near(run, &f->out.ref, &out, bound);
+    oc_near(run, &f->lse.ref, &lse, lse_bound);
+}
+
+static void check_shape(oc_run *run, const shape *s) {
+    bool listed = (s->latent == 128 && s->rope == 32) || (s->latent == 512 && s->rope == 64);
+    if (s->kv_dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
+    if (!oc_case(run, s->kind, "attn_absorbed heads=%d dims=%d/%d kv=%s %s rows=%d,%d,%d pos=%d,%d,%d",
+                 s->heads, s->latent + s->rope, s->latent, fl_dtype_name(s->kv_dtype), oc_fill_name(s->fill),
+                 s->rows[0], s->rows[1], s->rows[2], s->pos[0], s->pos[1], s->pos[2]))
+        return;
+    fixture f = make_fixture(run, s);
+    fl_attn_absorbed_args args = make_args(run, &f, &f.q.be, &f.out.be);
+    fl_attn_absorbed_args one = make_args(run, &f, &f.q.be, &f.out.one);
+    fl_attn_absorbed_args ref = make_args(run, &f, &f.q.ref, &f.out.ref);
+    args.lse = f.lse.be.data;
+    one.lse = f.lse.one.data;
+    ref.lse = f.lse.ref.data;
+    fl_err err = attend(run, run->be, &args, f.pos_max);
+    if (err == FL_ERR_UNSUPPORTED && !listed) return;
+    OC_OK(run, err);
+    OC_OK(run, attend(run, run->one, &one, f.pos_max));
+    OC_OK(run, attend(run, run->ref, &ref, f.pos_max));
+    compare(run, &f);
+    if (s->kind != OC_BENCH) check_rows(run, &f);
+    while (oc_timing(run, fl_attn_absorbed_cost(&args)))
+        OC_OK(run, run->be->op->attn_absorbed(run->be, &args));
+}
+
+/* Two keys whose scores are 1 (latent part) and 2 (k_pe part): weights 1/3 and 2/3, lse = log2(6). */
+static void check_literal(oc_run *run) {
+    static const shape s = {OC_CHECK, 1, 128, 32, FL_DTYPE_BF16, OC_ZERO, {1}, {1}};
+    if (!oc_case(run, OC_CHECK, "attn_absorbed by hand")) return;
+    fixture f = make_fixture(run, &s);
+    uint16_t *piece = (uint16_t *)fl_kv_piece(&f.kv, f.seqs[0].pages[0]);
+    for (int32_t j = 0; j < 128; j++) {
+        piece[j] = fl_bf16_of_f32(j == 0 ? 0.5f : 6);
+        piece[128 + j] = fl_bf16_of_f32(j == 0 ? 0 : (float)j);
+    }
+    for (int32_t j = 0; j < 32; j++) {
+        piece[64 * 128 + j] = 0;
+        piece[64 * 128 + 32 + j] = fl_bf16_of_f32(j == 31 ? 4 : 0);
+    }
+    oc_set(&f.q.ref, 0, 0, 2);
+    oc_set(&f.q.ref, 0, 128 + 31, 0.5);
+    oc_act_sync(&f.q);
+    fl_attn_absorbed_args args = make_args(run, &f, &f.q.be, &f.out.be);
+    args.lse = f.lse.be.data;
+    OC_OK(run, run->be->op->attn_absorbed(run->be, &args));
+    double near = run->be->act_dtype == FL_DTYPE_F32 ? 1e-4 : 0.5;
+    for (int32_t j = 1; j < 128; j++) OC_TRUE(run, fabs(oc_get(&f.out.be, 0, j) - (2 + 2 * j / 3.0)) < near);
+    OC_TRUE(run, fabs(oc_get(&f.lse.be, 0, 0) - 2.5849625) < 1e-2);
+    double first = oc_get(&f.out.be, 0, 5);
+    args.lse = NULL;
+    OC_OK(run, run->be->op->attn_absorbed(run->be, &args));
+    OC_TRUE(run, fabs(oc_get(&f.out.be, 0, 5) - first) <= 0);
+}
+
+static fl_attn_absorbed_args good_args(const fl_kv_rows *seqs) {
+    return (fl_attn_absorbed_args){
+        .seqs = seqs,
+        .n_seqs = 2,
+        .rows = 5,
+        .n_heads = 8,
+        .kv = {.page_stride_bytes = 64 * 160 * 2, .latent_dim = 128, .rope_dim = 32, .dtype = FL_DTYPE_BF16}};
+}
+
+static void check_seq_limits(oc_run *run) {
+    fl_kv_rows seqs[2] = {{.row = 0, .n_rows = 3, .pos = 0}, {.row = 3, .n_rows = 2, .pos = 9}};
+    fl_attn_absorbed_args good = good_args(seqs);
+    const fl_kv_rows bad[] = {
+        {.row = 3, .n_rows = 0, .pos = 9},  {.row = 0, .n_rows = 6, .pos = 9},
+        {.row = -1, .n_rows = 2, .pos = 9}, {.row = 4, .n_rows = 2, .pos = 9},
+        {.row = 3, .n_rows = 2, .pos = -1}, {.row = 3, .n_rows = 2, .pos = INT32_MAX - 1},
+        {.row = 3, .n_rows = 1, .pos = 9}};
+    const char *const fields[] = {"seqs[].n_rows", "seqs[].n_rows", "seqs[].row",          "seqs[].row",
+                                  "seqs[].pos",    "seqs[].pos",    "sum of seqs[].n_rows"};
+    OC_OK(run, fl_attn_absorbed_validate(&good));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        seqs[1] = bad[i];
+        OC_REFUSED(run, fl_attn_absorbed_validate(&good), fields[i]);
+    }
+    seqs[1] = (fl_kv_rows){.row = 3, .n_rows = 2, .pos = INT32_MAX - 2};
+    OC_OK(run, fl_attn_absorbed_validate(&good));
+    seqs[1] = (fl_kv_rows){.row = 0, .n_rows = 5, .pos = 1};
+    good.seqs = &seqs[1];
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, n_seqs, 1);
+    OC_REFUSED_WITH(run, attn_absorbed, good, n_seqs, 0, "attn_absorbed: n_seqs");
+}
+
+static void check_limits(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "attn_absorbed limits")) return;
+    const fl_kv_rows seqs[2] = {{.row = 0, .n_rows = 3, .pos = 0}, {.row = 3, .n_rows = 2, .pos = 9}};
+    fl_attn_absorbed_args good = good_args(seqs);
+    OC_OK(run, fl_attn_absorbed_validate(&good));
+    OC_REFUSED_WITH(run, attn_absorbed, good, rows, 0, "attn_absorbed: rows");
+    OC_REFUSED_WITH(run, attn_absorbed, good, rows, 6, "sum of seqs[].n_rows");
+    OC_REFUSED_WITH(run, attn_absorbed, good, rows, INT32_MAX / 8 + 1, "attn_absorbed: rows");
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, n_heads, 1);
+    OC_REFUSED_WITH(run, attn_absorbed, good, n_heads, 0, "attn_absorbed: n_heads");
+    OC_REFUSED_WITH(run, attn_absorbed, good, n_heads, 4097, "attn_absorbed: n_heads");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.latent_dim, 0, "attn_absorbed: kv.latent_dim");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.latent_dim, 1025, "attn_absorbed: kv.latent_dim");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.rope_dim, 0, "attn_absorbed: kv.rope_dim");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.rope_dim, 1025, "attn_absorbed: kv.rope_dim");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.page_stride_bytes, 64 * 160 * 2 - 1, "kv.page_stride_bytes");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.dtype, FL_DTYPE_F16, "kv.dtype");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.dtype, FL_DTYPE_F32, "kv.page_stride_bytes");
+    good.kv.page_stride_bytes = 1 << 20;
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.dtype, FL_DTYPE_F32);
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.latent_dim, 1);
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.latent_dim, 1024);
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.rope_dim, 1);
+    check_seq_limits(run);
+}
+
+static void check_sizes(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "attn_absorbed sizes and cost")) return;
+    OC_TRUE(run, fl_attn_absorbed_scratch_bytes(1, 1, 128, 0) == (128 + 16) * 4);
+    OC_TRUE(run, fl_attn_absorbed_scratch_bytes(3, 8, 129, 511) == 3 * 8 * (144 + 16) * 4);
+    OC_TRUE(run, fl_attn_absorbed_scratch_bytes(3, 8, 127, 512) == 3 * 8 * 2 * (128 + 16) * 4);
+    OC_TRUE(run, fl_attn_absorbed_scratch_bytes(1, 1, 16, 1535) == 3 * (16 + 16) * 4);
+    const fl_kv_rows seqs[2] = {{.row = 0, .n_rows = 3, .pos = 0}, {.row = 3, .n_rows = 2, .pos = 9}};
+    fl_attn_absorbed_args args = good_args(seqs);
+    double pairs = 1 + 2 + 3 + 10 + 11, keys = 3 + 11;
+    double bytes = keys * 160 * 2 + 5 * 8 * (160 + 128) * 2;
+    oc_cost(run, fl_attn_absorbed_cost(&args), 2 * pairs * 8 * 288, bytes);
+    float lse;
+    args.lse = &lse;
+    oc_cost(run, fl_attn_absorbed_cost(&args), 2 * pairs * 8 * 288, bytes + 5 * 8 * 4);
+    args.kv.dtype = FL_DTYPE_F32;
+    oc_cost(run, fl_attn_absorbed_cost(&args), 2 * pairs * 8 * 288, bytes + 5 * 8 * 4 + keys * 160 * 2);
+}
+
+static void check_refuses(oc_run *run) {
+    if (!oc_case(run, OC_CHECK, "attn_absorbed refuses no rows")) return;
+    fl_attn_absorbed_args args = good_args(NULL);
+    args.rows = 0;
+    OC_REFUSED(run, run->be->op->attn_absorbed(run->be, &args), "rows");
+}
+
+void fl_attn_absorbed_check(oc_run *run) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    check_literal(run);
+    check_limits(run);
+    check_sizes(run);
+    check_refuses(run);
+}

@@ -1,0 +1,101 @@
+#include "op/kv_read/kv_read.h"
+
+#include <string.h>
+
+#include "op/act.h"
+#include "opcheck/opcheck_case.h"
+
+enum { N_PAGES = 5 };
+
+typedef struct shape {
+    oc_kind kind;
+    int32_t latent, rope, pos, n;
+    fl_dtype dtype;
+} shape;
+
+static const shape shapes[] = {
+    {OC_CHECK, 1, 1, 0, 1, FL_DTYPE_BF16},      {OC_CHECK, 128, 32, 0, 64, FL_DTYPE_BF16},
+    {OC_CHECK, 128, 32, 63, 2, FL_DTYPE_BF16},  {OC_CHECK, 128, 32, 37, 200, FL_DTYPE_F32},
+    {OC_CHECK, 512, 64, 64, 65, FL_DTYPE_BF16}, {OC_CHECK, 17, 6, 319, 1, FL_DTYPE_F32},
+    {OC_CHECK, 33, 10, 65, 63, FL_DTYPE_BF16},  {OC_BENCH, 128, 32, 0, 320, FL_DTYPE_BF16},
+};
+
+static const int32_t pages[N_PAGES] = {2, 4, 0, 3, 1};
+
+/* Every element of the pool is written from its position and column, so that a wrong place shows. */
+static float value_at(int32_t pos, int32_t column) {
+    return (float)(pos % 16 * 16 + column % 16) * (column % 3 == 0 ? -0.25f : 8) *
+           (column % 7 == 1 ? 0x1p-20f : 1);
+}
+
+static fl_kv_layer make_pool(oc_run *run, const shape *s) {
+    fl_kv_layer kv = {.latent_dim = s->latent, .rope_dim = s->rope, .dtype = s->dtype};
+    kv.page_stride_bytes = 64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(s->dtype) + 128;
+    kv.base = oc_memory(run, N_PAGES * kv.page_stride_bytes);
+    memset(kv.base, 0xff, (size_t)(N_PAGES * kv.page_stride_bytes));
+    for (int32_t pos = 0; pos < N_PAGES * 64; pos++)
+        for (int32_t j = 0; j < s->latent + s->rope; j++) {
+            uint8_t *piece = kv.base + pages[pos / 64] * kv.page_stride_bytes;
+            int32_t at = pos % 64 * s->latent + j;
+            if (j >= s->latent) at = 64 * s->latent + pos % 64 * s->rope + j - s->latent;
+            fl_act_store(piece, s->dtype, at, value_at(pos, j));
+        }
+    return kv;
+}
+
+static void check_shape(oc_run *run, const shape *s) {
+    if (s->dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
+    if (!oc_case(run, s->kind, "kv_read dims=%d+%d %s pos=%d n=%d", s->latent, s->rope,
+                 fl_dtype_name(s->dtype), s->pos, s->n))
+        return;
+    fl_kv_read_args args = {.kv = make_pool(run, s), .pages = pages, .pos = s->pos, .n = s->n};
+    fl_backend *const backends[] = {run->be, run->one, run->ref};
+    for (int32_t i = 0; i < 3; i++) {
+        fl_dtype dtype = backends[i]->act_dtype;
+        oc_mat latent = oc_output(run, dtype, s->n, s->latent, s->latent);
+        oc_mat k_pe = oc_output(run, dtype, s->n, s->rope, s->rope);
+        args.latent = latent.data;
+        args.k_pe = k_pe.data;
+        OC_OK(run, backends[i]->op->kv_read(backends[i], &args));
+        oc_guards(run, &latent);
+        oc_guards(run, &k_pe);
+        oc_mat want_latent = oc_output(run, dtype, s->n, s->latent, s->latent);
+        oc_mat want_k_pe = oc_output(run, dtype, s->n, s->rope, s->rope);
+        for (int32_t t = 0; t < s->n; t++) {
+            for (int32_t j = 0; j < s->latent; j++)
+                oc_set(&want_latent, t, j, (double)value_at(s->pos + t, j));
+            for (int32_t j = 0; j < s->rope; j++)
+                oc_set(&want_k_pe, t, j, (double)value_at(s->pos + t, s->latent + j));
+        }
+        oc_same(run, &latent, &want_latent);
+        oc_same(run, &k_pe, &want_k_pe);
+        while (i == 0 && oc_timing(run, fl_kv_read_cost(&args)))
+            OC_OK(run, run->be->op->kv_read(run->be, &args));
+    }
+}
+
+static void check_limits(oc_run *run) {
+    if (!oc_case(run, OC_CHECK, "kv_read limits and cost")) return;
+    fl_kv_read_args good = {.pos = 3, .n = 5};
+    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_DTYPE_BF16};
+    OC_OK(run, fl_kv_read_validate(&good));
+    OC_ACCEPTED_WITH(run, kv_read, good, n, 1);
+    OC_REFUSED_WITH(run, kv_read, good, n, 0, "kv_read: n");
+    OC_ACCEPTED_WITH(run, kv_read, good, pos, 0);
+    OC_REFUSED_WITH(run, kv_read, good, pos, -1, "kv_read: pos");
+    OC_ACCEPTED_WITH(run, kv_read, good, pos, INT32_MAX - 5);
+    OC_REFUSED_WITH(run, kv_read, good, pos, INT32_MAX - 4, "kv_read: pos");
+    OC_REFUSED_WITH(run, kv_read, good, kv.page_stride_bytes, 64 * 12 * 2 - 1,
+                    "kv_read: kv.page_stride_bytes");
+    OC_REFUSED_WITH(run, kv_read, good, kv.dtype, FL_DTYPE_F16, "kv_read: kv.dtype");
+    oc_cost(run, fl_kv_read_cost(&good), 0, 5 * 12 * 4);
+    good.kv.dtype = FL_DTYPE_F32;
+    oc_cost(run, fl_kv_read_cost(&good), 0, 5 * 12 * 6);
+    good.n = 0;
+    OC_REFUSED(run, run->be->op->kv_read(run->be, &good), "kv_read: ");
+}
+
+void fl_kv_read_check(oc_run *run) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    check_limits(run);
+}

@@ -1,0 +1,161 @@
+#include "op/kv_write/kv_write.h"
+
+#include <string.h>
+
+#include "op/act.h"
+#include "opcheck/opcheck_case.h"
+
+enum { N_PAGES = 6 };
+
+/* One or two timelines: rows[i] rows from position pos[i]; timeline 1 uses the pages from page 3 on. */
+typedef struct shape {
+    oc_kind kind;
+    int32_t latent, rope;
+    fl_dtype dtype;
+    int32_t rows[2], pos[2];
+} shape;
+
+static const shape shapes[] = {
+    {OC_CHECK, 1, 1, FL_DTYPE_BF16, {1, 0}, {0, 0}},
+    {OC_CHECK, 128, 32, FL_DTYPE_BF16, {1, 1}, {63, 64}},
+    {OC_CHECK, 128, 32, FL_DTYPE_BF16, {70, 64}, {37, 0}},
+    {OC_CHECK, 128, 32, FL_DTYPE_F32, {65, 3}, {63, 126}},
+    {OC_CHECK, 512, 64, FL_DTYPE_BF16, {2, 0}, {127, 0}},
+    {OC_CHECK, 17, 6, FL_DTYPE_F32, {100, 0}, {5, 0}},
+    {OC_CHECK, 40, 10, FL_DTYPE_BF16, {63, 128}, {65, 64}},
+    {OC_BENCH, 128, 32, FL_DTYPE_BF16, {128, 128}, {0, 0}},
+};
+
+static const int32_t pages[N_PAGES] = {4, 1, 5, 0, 3, 2};
+
+/* Where element j of position `pos` of timeline i must be stored. */
+static int64_t place(const shape *s, int64_t stride, int32_t i, int32_t pos, int32_t j) {
+    int32_t element = (int32_t)fl_dtype_bytes(s->dtype), slot = pos % 64;
+    int32_t index = j < s->latent ? slot * s->latent + j : 64 * s->latent + slot * s->rope + (j - s->latent);
+    return pages[3 * i + pos / 64] * stride + (int64_t)index * element;
+}
+
+typedef struct fixture {
+    const shape *s;
+    int64_t stride;
+    oc_pair latent, k_pe;
+    fl_kv_rows seqs[2];
+    int32_t n_seqs;
+} fixture;
+
+static fl_kv_write_args make_args(const fixture *f, bool ref, const oc_mat *pool) {
+    const oc_mat *latent = ref ? &f->latent.ref : &f->latent.be, *k_pe = ref ? &f->k_pe.ref : &f->k_pe.be;
+    return (fl_kv_write_args){.latent = latent->data,
+                              .latent_stride = latent->stride,
+                              .k_pe = k_pe->data,
+                              .k_pe_stride = k_pe->stride,
+                              .kv = {.base = pool->data,
+                                     .page_stride_bytes = f->stride,
+                                     .latent_dim = f->s->latent,
+                                     .rope_dim = f->s->rope,
+                                     .dtype = f->s->dtype},
+                              .seqs = f->seqs,
+                              .n_seqs = f->n_seqs};
+}
+
+static fixture make_fixture(oc_run *run, const shape *s) {
+    fixture f = {.s = s};
+    f.stride = 64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(s->dtype) + 64;
+    int32_t rows = s->rows[0] + s->rows[1];
+    f.latent = oc_act(run, rows, s->latent, s->latent + 3, OC_NORMAL);
+    f.k_pe = oc_act(run, rows, s->rope, s->latent + 40, OC_SPIKE);
+    /* the second timeline's rows come first */
+    f.seqs[0] = (fl_kv_rows){.row = s->rows[1], .n_rows = s->rows[0], .pos = s->pos[0], .pages = pages};
+    f.seqs[1] = (fl_kv_rows){.row = 0, .n_rows = s->rows[1], .pos = s->pos[1], .pages = pages + 3};
+    f.n_seqs = s->rows[1] > 0 ? 2 : 1;
+    return f;
+}
+
+static void expect(const fixture *f, const oc_mat *pool) {
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        for (int32_t r = 0; r < f->seqs[i].n_rows; r++)
+            for (int32_t j = 0; j < f->s->latent + f->s->rope; j++) {
+                const oc_mat *from = j < f->s->latent ? &f->latent.ref : &f->k_pe.ref;
+                int32_t column = j < f->s->latent ? j : j - f->s->latent;
+                float value = (float)oc_get(from, f->seqs[i].row + r, column);
+                uint8_t *at = (uint8_t *)pool->data + place(f->s, f->stride, i, f->seqs[i].pos + r, j);
+                fl_act_store(at, f->s->dtype, 0, value);
+            }
+}
+
+static void check_shape(oc_run *run, const shape *s) {
+    if (s->dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
+    if (!oc_case(run, s->kind, "kv_write dims=%d+%d %s rows=%d,%d pos=%d,%d", s->latent, s->rope,
+                 fl_dtype_name(s->dtype), s->rows[0], s->rows[1], s->pos[0], s->pos[1]))
+        return;
+    fixture f = make_fixture(run, s);
+    oc_mat expected = oc_block(run, N_PAGES * f.stride);
+    expect(&f, &expected);
+    fl_backend *const backends[] = {run->be, run->one, run->ref};
+    for (int32_t i = 0; i < 3; i++) {
+        oc_mat pool = oc_block(run, N_PAGES * f.stride); /* what is not written keeps its 0xAA */
+        fl_kv_write_args args = make_args(&f, i == 2, &pool);
+        OC_OK(run, backends[i]->op->kv_write(backends[i], &args));
+        oc_guards(run, &pool);
+        oc_same(run, &pool, &expected);
+        while (i == 0 && oc_timing(run, fl_kv_write_cost(&args)))
+            OC_OK(run, run->be->op->kv_write(run->be, &args));
+    }
+}
+
+/* Round to nearest, ties to even: by literal bits. Only f32 act can hold such values. */
+static void check_rounding(oc_run *run) {
+    if (!oc_case(run, OC_CHECK, "kv_write rounding")) return;
+    const float values[8] = {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -0x1.01p0f,
+                             0,         -0.0f,     0x1.fep127f,   0x1p-130f};
+    const uint16_t rounded[8] = {0x3f80, 0x3f82, 0x3f81, 0xbf80, 0, 0x8000, 0x7f7f, 0x0008};
+    oc_pair latent = oc_act(run, 1, 8, 8, OC_ZERO), k_pe = oc_act(run, 1, 1, 1, OC_ZERO);
+    for (int32_t j = 0; j < 8; j++) oc_set(&latent.be, 0, j, (double)values[j]);
+    const int32_t page = 0;
+    const fl_kv_rows seq = {.n_rows = 1, .pages = &page};
+    uint16_t *pool = oc_memory(run, 64 * 9 * 2);
+    fl_kv_write_args args = {
+        .latent = latent.be.data, .latent_stride = 8, .k_pe = k_pe.be.data, .k_pe_stride = 1};
+    args.kv = (fl_kv_layer){(uint8_t *)pool, 64 * 9 * 2, 8, 1, FL_DTYPE_BF16};
+    args.seqs = &seq;
+    args.n_seqs = 1;
+    OC_OK(run, run->be->op->kv_write(run->be, &args));
+    for (int32_t j = 0; j < 8; j++) OC_TRUE(run, pool[j] == rounded[j]);
+    args.n_seqs = 0;
+    OC_REFUSED(run, run->be->op->kv_write(run->be, &args), "kv_write: n_seqs");
+}
+
+static void check_limits(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "kv_write limits and cost")) return;
+    fl_kv_rows seqs[2] = {{.row = 0, .n_rows = 3, .pos = 4}, {.row = 9, .n_rows = 2, .pos = 0}};
+    fl_kv_write_args good = {.latent_stride = 8, .k_pe_stride = 4, .seqs = seqs, .n_seqs = 2};
+    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_DTYPE_BF16};
+    OC_OK(run, fl_kv_write_validate(&good));
+    OC_REFUSED_WITH(run, kv_write, good, latent_stride, 7, "kv_write: latent_stride");
+    OC_REFUSED_WITH(run, kv_write, good, k_pe_stride, 3, "kv_write: k_pe_stride");
+    OC_REFUSED_WITH(run, kv_write, good, kv.page_stride_bytes, 64 * 12 * 2 - 1,
+                    "kv_write: kv.page_stride_bytes");
+    OC_REFUSED_WITH(run, kv_write, good, kv.dtype, FL_DTYPE_F8_E4M3, "kv_write: kv.dtype");
+    OC_REFUSED_WITH(run, kv_write, good, kv.latent_dim, 0, "kv_write: kv.latent_dim");
+    OC_REFUSED_WITH(run, kv_write, good, kv.rope_dim, 0, "kv_write: kv.rope_dim");
+    OC_REFUSED_WITH(run, kv_write, good, n_seqs, 0, "kv_write: n_seqs");
+    OC_ACCEPTED_WITH(run, kv_write, good, n_seqs, 1);
+    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 4);
+    good.kv.dtype = FL_DTYPE_F32;
+    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 6);
+    good.kv.dtype = FL_DTYPE_BF16;
+    seqs[1].n_rows = 0;
+    OC_REFUSED(run, fl_kv_write_validate(&good), "kv_write: seqs[].n_rows");
+    seqs[1] = (fl_kv_rows){.row = -1, .n_rows = 1};
+    OC_REFUSED(run, fl_kv_write_validate(&good), "kv_write: seqs[].row");
+    seqs[1] = (fl_kv_rows){.row = INT32_MAX - 1, .n_rows = 1};
+    OC_OK(run, fl_kv_write_validate(&good));
+    seqs[1] = (fl_kv_rows){.n_rows = 1, .pos = -1};
+    OC_REFUSED(run, fl_kv_write_validate(&good), "kv_write: seqs[].pos");
+}
+
+void fl_kv_write_check(oc_run *run) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    check_rounding(run);
+    check_limits(run);
+}

@@ -1,0 +1,274 @@
+#include "op/matmul/matmul.h"
+
+#include <math.h>
+
+#include "opcheck/opcheck_case.h"
+
+typedef struct shape {
+    oc_kind kind;
+    int32_t rows, n, k, groups; /* groups 0: no group_rows */
+    fl_matmul_out out;
+    oc_fill fill;
+} shape;
+
+static const shape shapes[] = {
+    {OC_CHECK, 1, 1, 1, 0, FL_MATMUL_F32, OC_NORMAL},
+    {OC_CHECK, 1, 16, 32, 0, FL_MATMUL_F32, OC_NORMAL},
+    {OC_CHECK, 2, 64, 33, 0, FL_MATMUL_ACT, OC_NORMAL},
+    {OC_CHECK, 3, 100, 70, 0, FL_MATMUL_SWIGLU, OC_NORMAL},
+    {OC_CHECK, 1, 256, 96, 0, FL_MATMUL_SWIGLU, OC_NORMAL},
+    {OC_CHECK, 7, 130, 512, 0, FL_MATMUL_F32, OC_SPIKE},
+    {OC_CHECK, 63, 66, 64, 0, FL_MATMUL_ACT, OC_NORMAL},
+    {OC_CHECK, 64, 64, 128, 0, FL_MATMUL_F32, OC_LARGE},
+    {OC_CHECK, 65, 192, 160, 0, FL_MATMUL_SWIGLU, OC_NORMAL},
+    {OC_CHECK, 130, 48, 256, 0, FL_MATMUL_F32, OC_NORMAL},
+    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_SWIGLU, OC_LARGE},
+    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_ACT, OC_ZERO},
+    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_F32, OC_TINY},
+    {OC_CHECK, 40, 64, 64, 7, FL_MATMUL_SWIGLU, OC_NORMAL},
+    {OC_CHECK, 70, 96, 33, 3, FL_MATMUL_F32, OC_NORMAL},
+    {OC_CHECK, 4, 80, 64, 16, FL_MATMUL_ACT, OC_NORMAL},
+    {OC_SLOW, 300, 520, 1030, 0, FL_MATMUL_F32, OC_NORMAL},
+    {OC_SLOW, 257, 512, 512, 16, FL_MATMUL_SWIGLU, OC_NORMAL},
+    {OC_BENCH, 1, 1024, 512, 0, FL_MATMUL_F32, OC_NORMAL},
+    {OC_BENCH, 1, 8192, 512, 0, FL_MATMUL_F32, OC_NORMAL},
+    {OC_BENCH, 4, 512, 512, 4, FL_MATMUL_SWIGLU, OC_NORMAL},
+    {OC_BENCH, 512, 1024, 512, 0, FL_MATMUL_ACT, OC_NORMAL},
+    {OC_BENCH, 2048, 512, 512, 16, FL_MATMUL_SWIGLU, OC_NORMAL},
+};
+
+typedef struct fixture {
+    const shape *s;
+    int32_t width;
+    oc_pair x;
+    oc_weights w;
+    int32_t *group_rows;
+    oc_outs y;
+    oc_mat expected;
+    double *bound;
+} fixture;
+
+/* Random sizes, some groups empty. */
+static int32_t *make_groups(oc_run *run, int32_t groups, int32_t rows) {
+    int32_t *starts = oc_memory(run, (groups + 1) * (int64_t)sizeof *starts);
+    for (int32_t r = 0; r < rows; r++) starts[1 + oc_below(run, groups) / 2 * 2 % groups]++;
+    for (int32_t g = 0; g < groups; g++) starts[g + 1] += starts[g];
+    return starts;
+}
+
+static int32_t group_of(const fixture *f, int32_t row) {
+    int32_t group = 0;
+    while (f->group_rows && f->group_rows[group + 1] <= row) group++;
+    return group;
+}
+
+/* u = x w of one row and feature, and how far f32 sums may be off. */
+static double product(const fixture *f, int32_t row, int32_t i, double *error) {
+    const float *w = f->w.values + ((int64_t)group_of(f, row) * f->s->n + i) * f->s->k;
+    double sum = 0, size = 0;
+    for (int32_t j = 0; j < f->s->k; j++) {
+        double term = oc_get(&f->x.ref, row, j) * (double)w[j];
+        sum += term;
+        size += fabs(term);
+    }
+    *error = f->s->k * 0x1p-24 * size;
+    return sum;
+}
+
+static void expect(const fixture *f, fl_dtype dtype) {
+    for (int32_t r = 0; r < f->s->rows; r++)
+        for (int32_t i = 0; i < f->width; i++) {
+            double error, value = product(f, r, i, &error);
+            if (f->s->out == FL_MATMUL_SWIGLU) {
+                double up_error, up = product(f, r, f->width + i, &up_error);
+                double silu = value / (1 + exp(-value));
+                /* |silu'| <= 1.1 */
+                error = 1.1 * error * (fabs(up) + up_error) + fabs(silu) * up_error + 1e-5 * fabs(silu * up);
+                value = silu * up;
+            }
+            oc_set(&f->expected, r, i, value);
+            f->bound[r * f->width + i] = error + oc_rounding(dtype, fabs(value) + error) + 0x1p-149;
+        }
+}
+
+static fixture make_fixture(oc_run *run, const shape *s) {
+    fixture f = {.s = s, .width = s->out == FL_MATMUL_SWIGLU ? s->n / 2 : s->n};
+    fl_dtype dtype = s->out == FL_MATMUL_F32 ? FL_DTYPE_F32 : run->be->act_dtype;
+    f.x = oc_act(run, s->rows, s->k, s->k + 7, s->fill);
+    f.w = oc_weights_make(run, s->groups ? s->groups : 1, s->n, s->k, OC_NORMAL);
+    f.group_rows = s->groups ? make_groups(run, s->groups, s->rows) : NULL;
+    f.y = oc_outs_make(run, dtype, s->rows, f.width, f.width + 3);
+    f.expected = oc_output(run, FL_DTYPE_F32, s->rows, f.width, f.width);
+    f.bound = oc_memory(run, (int64_t)s->rows * f.width * (int64_t)sizeof *f.bound);
+    expect(&f, dtype);
+    return f;
+}
+
+static fl_matmul_args make_args(const fixture *f, const oc_mat *x, const fl_weight *w, const oc_mat *y) {
+    return (fl_matmul_args){.x = x->data,
+                            .x_stride = x->stride,
+                            .w = w,
+                            .n_groups = f->s->groups ? f->s->groups : 1,
+                            .group_rows = f->group_rows,
+                            .rows = f->s->rows,
+                            .out = f->s->out,
+                            .y = y->data,
+                            .y_stride = y->stride};
+}
+
+/* Every row alone, with its own group's weight, and the whole in two halves: the same bits. */
+static void check_rows(oc_run *run, const fixture *f) {
+    oc_mat y = oc_output(run, f->y.be.dtype, f->s->rows, f->width, f->width);
+    for (int32_t r = 0; r < f->s->rows; r++) {
+        fl_matmul_args args = make_args(f, &f->x.be, &f->w.be[group_of(f, r)], &y);
+        args.x = oc_at(&f->x.be, r, 0);
+        args.y = oc_at(&y, r, 0);
+        args.rows = args.n_groups = 1;
+        args.group_rows = NULL;
+        OC_OK(run, run->be->op->matmul(run->be, &args));
+    }
+    oc_guards(run, &y);
+    oc_same(run, &y, &f->y.be);
+    if (f->group_rows || f->s->rows < 2) return;
+    oc_reset(&y);
+    fl_matmul_args args = make_args(f, &f->x.be, f->w.be, &y);
+    args.rows = 1 + oc_below(run, f->s->rows - 1);
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    args.x = oc_at(&f->x.be, args.rows, 0);
+    args.y = oc_at(&y, args.rows, 0);
+    args.rows = f->s->rows - args.rows;
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    oc_same(run, &y, &f->y.be);
+}
+
+static void check_shape(oc_run *run, const shape *s) {
+    static const char *const out_names[] = {"f32", "act", "swiglu"};
+    if (!oc_case(run, s->kind, "matmul rows=%d n=%d k=%d groups=%d out=%s %s", s->rows, s->n, s->k, s->groups,
+                 out_names[s->out], oc_fill_name(s->fill)))
+        return;
+    fixture f = make_fixture(run, s);
+    fl_matmul_args args = make_args(&f, &f.x.be, f.w.be, &f.y.be);
+    fl_matmul_args one = make_args(&f, &f.x.be, f.w.be, &f.y.one);
+    fl_matmul_args ref = make_args(&f, &f.x.ref, f.w.ref, &f.y.ref);
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    OC_OK(run, run->one->op->matmul(run->one, &one));
+    OC_OK(run, run->ref->op->matmul(run->ref, &ref));
+    oc_outs_near(run, &f.y, f.bound);
+    oc_near(run, &f.y.ref, &f.expected, oc_row_bound(run, &f.expected, 1e-6, FL_DTYPE_F32));
+    if (s->kind != OC_BENCH) check_rows(run, &f);
+    while (oc_timing(run, fl_matmul_cost(&args))) OC_OK(run, run->be->op->matmul(run->be, &args));
+}
+
+/* Small whole numbers, exact in every format: y = x W^T by hand. */
+static void check_literal(oc_run *run) {
+    if (!oc_case(run, OC_CHECK, "matmul by hand")) return;
+    oc_pair x = oc_act(run, 2, 3, 3, OC_ZERO);
+    oc_weights w = oc_weights_make(run, 1, 4, 3, OC_ZERO);
+    const double x_values[2][3] = {{1, 2, 3}, {-1, 0.5, 4}};
+    const float w_values[4][3] = {{1, 0, 0}, {0, 2, -1}, {3, 1, 1}, {1, 1, 0.25f}};
+    const double y_values[2][4] = {{1, 1, 8, 3.75}, {-1, -3, 1.5, 0.5}};
+    for (int32_t r = 0; r < 2; r++)
+        for (int32_t j = 0; j < 3; j++) oc_set(&x.ref, r, j, x_values[r][j]);
+    for (int32_t i = 0; i < 12; i++) w.values[i] = w_values[i / 3][i % 3];
+    oc_act_sync(&x);
+    oc_weights_pack(run, &w, 1);
+    oc_mat y = oc_output(run, FL_DTYPE_F32, 2, 4, 4), swiglu = oc_output(run, run->be->act_dtype, 2, 2, 2);
+    fl_matmul_args args = {.x = x.be.data, .x_stride = 3, .w = w.be, .n_groups = 1, .rows = 2};
+    args.y = y.data;
+    args.y_stride = 4;
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    for (int32_t i = 0; i < 8; i++)
+        OC_TRUE(run, fabs(oc_get(&y, i / 4, i % 4) - y_values[i / 4][i % 4]) < 1e-6);
+    args.out = FL_MATMUL_SWIGLU;
+    args.y = swiglu.data;
+    args.y_stride = 2;
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    /* silu(1) = 0.731059, silu(-1) = -0.268941, silu(-3) = -0.142278; within a bf16 rounding */
+    OC_TRUE(run, fabs(oc_get(&swiglu, 0, 0) - 8 * 0.731059) < 0.02);
+    OC_TRUE(run, fabs(oc_get(&swiglu, 0, 1) - 3.75 * 0.731059) < 0.01);
+    OC_TRUE(run, fabs(oc_get(&swiglu, 1, 0) + 1.5 * 0.268941) < 0.002);
+    OC_TRUE(run, fabs(oc_get(&swiglu, 1, 1) + 0.5 * 0.142278) < 0.001);
+}
+
+static void check_limits(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "matmul limits")) return;
+    fl_weight w[3] = {{NULL, 8, 4}, {NULL, 8, 4}, {NULL, 8, 4}};
+    fl_matmul_args good = {.w = w, .n_groups = 3, .rows = 5, .x_stride = 4, .y_stride = 8};
+    OC_OK(run, fl_matmul_validate(&good));
+    OC_ACCEPTED_WITH(run, matmul, good, rows, 1);
+    OC_REFUSED_WITH(run, matmul, good, rows, 0, "matmul: rows");
+    OC_ACCEPTED_WITH(run, matmul, good, n_groups, 1);
+    OC_REFUSED_WITH(run, matmul, good, n_groups, 0, "matmul: n_groups");
+    OC_REFUSED_WITH(run, matmul, good, x_stride, 3, "matmul: x_stride");
+    OC_REFUSED_WITH(run, matmul, good, y_stride, 7, "matmul: y_stride");
+    OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)3, "matmul: out");
+    OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)-1, "matmul: out");
+    fl_matmul_args swiglu = good;
+    swiglu.out = FL_MATMUL_SWIGLU;
+    swiglu.y_stride = 4;
+    OC_OK(run, fl_matmul_validate(&swiglu));
+    OC_REFUSED_WITH(run, matmul, swiglu, y_stride, 3, "matmul: y_stride");
+    OC_REFUSED_WITH(run, matmul, swiglu, out, FL_MATMUL_ACT, "matmul: y_stride");
+    w[0].n = w[1].n = w[2].n = 7;
+    OC_REFUSED(run, fl_matmul_validate(&swiglu), "matmul: w[].n");
+    OC_OK(run, fl_matmul_validate(&good));
+    w[2].n = 8;
+    OC_REFUSED(run, fl_matmul_validate(&good), "matmul: w[].n");
+    w[2] = (fl_weight){NULL, 7, 5};
+    OC_REFUSED(run, fl_matmul_validate(&good), "matmul: w[].k");
+    w[2] = w[1];
+    w[1].k = 3;
+    OC_REFUSED(run, fl_matmul_validate(&good), "matmul: w[].k");
+    w[0] = (fl_weight){NULL, 0, 4};
+    OC_REFUSED_WITH(run, matmul, good, n_groups, 1, "matmul: w[].n");
+    w[0] = (fl_weight){NULL, 8, 0};
+    OC_REFUSED_WITH(run, matmul, good, n_groups, 1, "matmul: w[].k");
+    w[0] = (fl_weight){NULL, 1, 1};
+    OC_ACCEPTED_WITH(run, matmul, good, n_groups, 1);
+}
+
+/* Row ranges are read by every backend, so every backend refuses wrong ones. */
+static void check_groups(oc_run *run) {
+    if (!oc_case(run, OC_CHECK, "matmul group_rows")) return;
+    oc_pair x = oc_act(run, 5, 4, 4, OC_NORMAL);
+    oc_weights w = oc_weights_make(run, 3, 8, 4, OC_NORMAL);
+    oc_mat y = oc_output(run, FL_DTYPE_F32, 5, 8, 8);
+    int32_t group_rows[4] = {0, 0, 5, 5};
+    fl_matmul_args args = {.x = x.be.data, .x_stride = 4, .w = w.be, .n_groups = 3, .rows = 5, .y = y.data};
+    args.y_stride = 8;
+    OC_REFUSED(run, run->be->op->matmul(run->be, &args), "n_groups without group_rows");
+    args.group_rows = group_rows;
+    const int32_t bad[][4] = {{1, 2, 3, 5}, {-1, 2, 3, 5}, {0, 3, 2, 5},
+                              {0, 6, 6, 6}, {0, 1, 2, 4},  {0, 2, -1, 5}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        args.group_rows = bad[i];
+        OC_REFUSED(run, run->be->op->matmul(run->be, &args), "group_rows[");
+    }
+    args.rows = 0;
+    OC_REFUSED(run, run->be->op->matmul(run->be, &args), "rows");
+    oc_untouched(run, &y);
+    args.rows = 5;
+    args.group_rows = group_rows;
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+}
+
+static void check_cost(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "matmul cost")) return;
+    fl_weight w[3] = {{NULL, 10, 4}, {NULL, 10, 4}, {NULL, 10, 4}};
+    fl_matmul_args args = {.w = w, .n_groups = 3, .rows = 7};
+    oc_cost(run, fl_matmul_cost(&args), 560, 240 + 7 * (8 + 40));
+    args.out = FL_MATMUL_ACT;
+    oc_cost(run, fl_matmul_cost(&args), 560, 240 + 7 * (8 + 20));
+    args.out = FL_MATMUL_SWIGLU;
+    oc_cost(run, fl_matmul_cost(&args), 560, 240 + 7 * (8 + 10));
+    args.rows = 2; /* at most two groups are read */
+    oc_cost(run, fl_matmul_cost(&args), 160, 160 + 2 * (8 + 10));
+}
+
+void fl_matmul_check(oc_run *run) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    check_literal(run);
+    check_limits(run);
+    check_groups(run);
+    check_cost(run);
+}

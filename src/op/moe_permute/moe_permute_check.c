@@ -1,0 +1,136 @@
+#include "op/moe_permute/moe_permute.h"
+
+#include <string.h>
+
+#include "opcheck/opcheck_case.h"
+
+/* How experts are drawn: all alike, all the same one, some never. */
+typedef enum draw { ALIKE, ALL_LAST, SOME_EMPTY } draw;
+
+typedef struct shape {
+    oc_kind kind;
+    int32_t rows, top_k, experts, dim;
+    draw draw;
+} shape;
+
+static const shape shapes[] = {
+    {OC_CHECK, 1, 1, 1, 1, ALIKE},         {OC_CHECK, 1, 4, 16, 32, ALIKE},
+    {OC_CHECK, 65, 4, 16, 33, ALIKE},      {OC_CHECK, 10, 2, 7, 64, ALL_LAST},
+    {OC_CHECK, 63, 3, 256, 17, ALIKE},     {OC_CHECK, 40, 6, 64, 96, SOME_EMPTY},
+    {OC_CHECK, 200, 8, 13, 5, SOME_EMPTY}, {OC_BENCH, 2048, 4, 16, 512, ALIKE},
+};
+
+typedef struct results {
+    int32_t *group_rows, *place;
+    oc_mat y;
+} results;
+
+static results make_results(oc_run *run, const shape *s, fl_dtype dtype) {
+    results out;
+    int64_t slots = (int64_t)s->rows * s->top_k;
+    out.group_rows = oc_block(run, (s->experts + 1) * (int64_t)sizeof(int32_t)).data;
+    out.place = oc_block(run, slots * (int64_t)sizeof(int32_t)).data;
+    out.y = oc_output(run, dtype, slots, s->dim, s->dim);
+    return out;
+}
+
+/* By counting, for every slot, who comes before it. */
+static void expect(const shape *s, const int32_t *ids, const oc_mat *x, const results *want) {
+    int32_t slots = s->rows * s->top_k;
+    for (int32_t e = 0; e <= s->experts; e++) {
+        want->group_rows[e] = 0;
+        for (int32_t i = 0; i < slots; i++) want->group_rows[e] += ids[i] < e;
+    }
+    for (int32_t i = 0; i < slots; i++) {
+        int32_t before = 0;
+        for (int32_t k = 0; k < slots; k++) before += ids[k] < ids[i] || (ids[k] == ids[i] && k < i);
+        want->place[i] = before;
+        for (int32_t j = 0; j < s->dim; j++) oc_set(&want->y, before, j, oc_get(x, i / s->top_k, j));
+    }
+}
+
+static void check_shape(oc_run *run, const shape *s) {
+    if (!oc_case(run, s->kind, "moe_permute rows=%d top=%d experts=%d dim=%d draw=%d", s->rows, s->top_k,
+                 s->experts, s->dim, (int)s->draw))
+        return;
+    int32_t slots = s->rows * s->top_k;
+    int32_t *ids = oc_memory(run, slots * (int64_t)sizeof *ids);
+    for (int32_t i = 0; i < slots; i++) {
+        ids[i] = s->draw == ALL_LAST ? s->experts - 1 : oc_below(run, s->experts);
+        if (s->draw == SOME_EMPTY) ids[i] = ids[i] / 3 * 3;
+    }
+    oc_pair x = oc_act(run, s->rows, s->dim, s->dim + 3, OC_NORMAL);
+    fl_backend *const backends[] = {run->be, run->one, run->ref};
+    for (int32_t i = 0; i < 3; i++) {
+        const oc_mat *input = i == 2 ? &x.ref : &x.be;
+        results got = make_results(run, s, backends[i]->act_dtype),
+                want = make_results(run, s, backends[i]->act_dtype);
+        if (s->kind != OC_BENCH || i == 0) expect(s, ids, input, &want);
+        fl_moe_permute_args args = {.ids = ids, .rows = s->rows, .top_k = s->top_k, .n_experts = s->experts};
+        args.dim = s->dim;
+        args.x = input->data;
+        args.x_stride = input->stride;
+        args.group_rows = got.group_rows;
+        args.place = got.place;
+        args.y = got.y.data;
+        OC_OK(run, backends[i]->op->moe_permute(backends[i], &args));
+        while (i == 0 && oc_timing(run, fl_moe_permute_cost(&args)))
+            OC_OK(run, run->be->op->moe_permute(run->be, &args));
+        if (s->kind == OC_BENCH && i > 0) continue;
+        /* blocks lie between guards of 0xAA: compare one element more on both sides */
+        OC_TRUE(run, memcmp(got.group_rows - 1, want.group_rows - 1, (size_t)(s->experts + 3) * 4) == 0);
+        OC_TRUE(run, memcmp(got.place - 1, want.place - 1, (size_t)(slots + 2) * 4) == 0);
+        oc_guards(run, &got.y);
+        oc_same(run, &got.y, &want.y);
+    }
+}
+
+static void check_ids(oc_run *run) {
+    if (!oc_case(run, OC_CHECK, "moe_permute ids")) return;
+    oc_pair x = oc_act(run, 2, 4, 4, OC_NORMAL);
+    int32_t ids[4] = {0, 1, 2, 0}, group_rows[4], place[4];
+    oc_mat y = oc_output(run, run->be->act_dtype, 4, 4, 4);
+    fl_moe_permute_args args = {.ids = ids, .rows = 2, .top_k = 2, .n_experts = 3, .dim = 4, .x = x.be.data};
+    args.x_stride = 4;
+    args.group_rows = group_rows;
+    args.place = place;
+    args.y = y.data;
+    ids[3] = 3;
+    OC_REFUSED(run, run->be->op->moe_permute(run->be, &args), "moe_permute: ids[]");
+    ids[3] = -1;
+    OC_REFUSED(run, run->be->op->moe_permute(run->be, &args), "moe_permute: ids[]");
+    args.rows = 0;
+    OC_REFUSED(run, run->be->op->moe_permute(run->be, &args), "moe_permute: rows");
+    oc_untouched(run, &y);
+    args.rows = 2;
+    ids[3] = 0;
+    OC_OK(run, run->be->op->moe_permute(run->be, &args));
+    OC_TRUE(run, place[0] == 0 && place[1] == 2 && place[2] == 3 && place[3] == 1);
+    OC_TRUE(run, group_rows[0] == 0 && group_rows[1] == 2 && group_rows[2] == 3 && group_rows[3] == 4);
+}
+
+static void check_limits(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "moe_permute limits and cost")) return;
+    fl_moe_permute_args good = {.rows = 3, .top_k = 2, .n_experts = 8, .dim = 5, .x_stride = 5};
+    OC_OK(run, fl_moe_permute_validate(&good));
+    OC_ACCEPTED_WITH(run, moe_permute, good, rows, 1);
+    OC_REFUSED_WITH(run, moe_permute, good, rows, 0, "moe_permute: rows");
+    OC_ACCEPTED_WITH(run, moe_permute, good, top_k, 1);
+    OC_REFUSED_WITH(run, moe_permute, good, top_k, 0, "moe_permute: top_k");
+    OC_ACCEPTED_WITH(run, moe_permute, good, top_k, INT32_MAX / 3);
+    OC_REFUSED_WITH(run, moe_permute, good, top_k, INT32_MAX / 3 + 1, "moe_permute: top_k");
+    OC_ACCEPTED_WITH(run, moe_permute, good, n_experts, 1);
+    OC_REFUSED_WITH(run, moe_permute, good, n_experts, 0, "moe_permute: n_experts");
+    OC_ACCEPTED_WITH(run, moe_permute, good, n_experts, 1024);
+    OC_REFUSED_WITH(run, moe_permute, good, n_experts, 1025, "moe_permute: n_experts");
+    OC_ACCEPTED_WITH(run, moe_permute, good, dim, 1);
+    OC_REFUSED_WITH(run, moe_permute, good, dim, 0, "moe_permute: dim");
+    OC_REFUSED_WITH(run, moe_permute, good, x_stride, 4, "moe_permute: x_stride");
+    oc_cost(run, fl_moe_permute_cost(&good), 0, 3 * (10 + 2 * (10 + 8)) + 9 * 4);
+}
+
+void fl_moe_permute_check(oc_run *run) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    check_ids(run);
+    check_limits(run);
+}

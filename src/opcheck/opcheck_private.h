@@ -1,0 +1,31 @@
+/* The harness's own state, shared by its files. */
+#ifndef FL_OPCHECK_OPCHECK_PRIVATE_H
+#define FL_OPCHECK_OPCHECK_PRIVATE_H
+
+#include <setjmp.h>
+
+#include "opcheck/opcheck_case.h"
+
+enum { OC_SAMPLES_MAX = 25, OC_NAME_BYTES = 160, OC_FAULTS_SHOWN = 3 };
+
+typedef struct oc_private {
+    const fl_opcheck_options *options;
+    fl_opcheck_row *row; /* of the current op and backend */
+    char name[OC_NAME_BYTES];
+    bool in_case;
+    int32_t faults; /* of the current case */
+    uint64_t random;
+    uint8_t *memory; /* one arena, reset by every case */
+    int64_t memory_used;
+    jmp_buf out_of_memory;
+    int32_t n_samples; /* of the current timing, -1 = none yet */
+    double sample_s[OC_SAMPLES_MAX], sample_start_s, timing_start_s;
+    double timed_s; /* of the row: sum of medians, and what was done in them */
+    fl_cost timed_cost;
+} oc_private;
+
+static const int64_t oc_memory_bytes = (int64_t)8 << 30; /* address space */
+
+void oc_case_end(oc_run *run);
+
+#endif
