@@ -62,6 +62,11 @@ void oc_fail(oc_run *run, const char *format, ...) {
     fprintf(log, "\n");
 }
 
+bool oc_ran(oc_run *run, fl_err err, bool must) {
+    if (err != FL_ERR_OK && (must || err != FL_ERR_UNSUPPORTED)) oc_fail(run, "%s", fl_err_detail());
+    return err == FL_ERR_OK;
+}
+
 void oc_refused(oc_run *run, fl_err err, const char *field, int line) {
     if (err == FL_ERR_OK) oc_fail(run, "line %d: wrong %s was accepted", line, field);
     else if (!strstr(fl_err_detail(), field))

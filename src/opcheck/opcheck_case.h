@@ -44,6 +44,10 @@ void oc_fail(oc_run *run, const char *format, ...) FL_PRINTF(2, 3);
         if ((call) != FL_ERR_OK) oc_fail(run, "line %d: %s", __LINE__, fl_err_detail());                     \
     } while (0)
 
+/* For shapes that a backend need not support: true if the call succeeded; false, and no fault, if it was refused as
+ * unsupported and `must` is false. */
+bool oc_ran(oc_run *run, fl_err err, bool must);
+
 /* The call fails and its text names `field`. */
 #define OC_REFUSED(run, call, field) oc_refused(run, (call), field, __LINE__)
 void oc_refused(oc_run *run, fl_err err, const char *field, int line);

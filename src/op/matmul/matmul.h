@@ -3,7 +3,8 @@
  * row's result is the same bits in any batch (contract 1; tested). Epilogues: f32, rounded to act, or SwiGLU:
  *   y[r][j] = silu(u[j]) * u[n/2 + j], u = x W^T in f32, silu(t) = t / (1 + exp(-t)); rounded to act.
  * Tolerance: |error| <= k * 2^-24 * sum|x w| for f32; one act rounding more for act; SwiGLU 1e-5 relative
- * more. Cost: flops 2 rows n k; bytes min(n_groups, rows) n k w + rows (k act + outputs). */
+ * more. Shapes: avx512 takes k in multiples of 32 and for SwiGLU n in multiples of 128, refuses others by name;
+ * reference and avx2 take all. Cost: flops 2 rows n k; bytes min(n_groups, rows) n k w + rows (k act + outputs). */
 #ifndef FL_OP_MATMUL_H
 #define FL_OP_MATMUL_H
 

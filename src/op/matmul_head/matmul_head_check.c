@@ -16,6 +16,7 @@ static const shape shapes[] = {
     {OC_CHECK, 3, 8, 64, 128, false, OC_NORMAL},    {OC_CHECK, 5, 2, 512, 128, false, OC_SPIKE},
     {OC_CHECK, 2, 2, 128, 512, true, OC_NORMAL},    {OC_CHECK, 65, 3, 40, 24, true, OC_LARGE},
     {OC_CHECK, 17, 4, 33, 70, false, OC_TINY},      {OC_CHECK, 4, 2, 64, 32, true, OC_ZERO},
+    {OC_CHECK, 65, 3, 64, 32, true, OC_LARGE},      {OC_CHECK, 130, 2, 64, 64, false, OC_NORMAL},
     {OC_SLOW, 64, 16, 512, 128, false, OC_NORMAL},  {OC_BENCH, 1, 8, 128, 64, false, OC_NORMAL},
     {OC_BENCH, 1, 128, 512, 128, false, OC_NORMAL}, {OC_BENCH, 32, 128, 128, 512, false, OC_NORMAL},
 };
@@ -92,7 +93,8 @@ static void check_shape(oc_run *run, const shape *s) {
     fl_matmul_head_args args = make_args(&f, &f.x.be, f.w.be, &f.y.be);
     fl_matmul_head_args one = make_args(&f, &f.x.be, f.w.be, &f.y.one);
     fl_matmul_head_args ref = make_args(&f, &f.x.ref, f.w.ref, &f.y.ref);
-    OC_OK(run, run->be->op->matmul_head(run->be, &args));
+    bool listed = s->n % 64 == 0 && s->k % 32 == 0;
+    if (!oc_ran(run, run->be->op->matmul_head(run->be, &args), listed)) return;
     OC_OK(run, run->one->op->matmul_head(run->one, &one));
     OC_OK(run, run->ref->op->matmul_head(run->ref, &ref));
     oc_outs_near(run, &f.y, bound);
