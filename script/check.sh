@@ -35,14 +35,21 @@ check_names() {
     } END { exit bad }'
 }
 
-# Trailing blanks, tabs, unfinished work, and no newline at the end, in every file that people edit.
+# Trailing blanks, tabs, unfinished work in every file that people edit; columns in sources.
 check_text() {
     files | grep -vE '^(models|test/golden|test/data|test/fuzz/corpus|bench)/|^LICENSE|\.(png|svg|txt|json|safetensors)$' |
         not_exempt text | xargs awk '
         FNR == 1 { n_files++ }
         /[ \t]$/ { printf "%s:%d: blank at the end of the line\n", FILENAME, FNR; bad = 1 }
         /\t/ && FILENAME !~ /(^|\/)Makefile$|\.(tsv|gitmodules)$/ { printf "%s:%d: tab\n", FILENAME, FNR; bad = 1 }
-        /(^|[^A-Za-z])(TO[D]O|FIX[M]E|XX[X])([^A-Za-z]|$)/ { printf "%s:%d: unfinished work belongs in an issue\n", FILENAME, FNR; bad = 1 }
+        length($0) > 120 && FILENAME ~ /\.(c|h|inc|sh|awk)$/ {
+            printf "%s:%d: %d columns, at most 120\n", FILENAME, FNR, length($0)
+            bad = 1
+        }
+        /(^|[^A-Za-z])(TO[D]O|FIX[M]E|XX[X])([^A-Za-z]|$)/ {
+            printf "%s:%d: unfinished work belongs in an issue\n", FILENAME, FNR
+            bad = 1
+        }
         END { exit bad || n_files == 0 }'
 }
 

@@ -17,10 +17,11 @@ BEGIN {
     allow["eval"] = "base text"
     allow["opcheck"] = "base op backend"
     allow["cli"] = "base op backend comm model kv attn plan text engine sched server eval opcheck"
-    # Single headers: every op takes its backend as first argument and is declared for the op tables, so ops see these
-    # two interfaces (not what implements them).
+    # Single headers of the backend that ops see (not what implements them): the backend itself, every op's first
+    # argument; the declarations op tables are made of; the matrix product.
     may_file["op", "backend/backend.h"] = 1
     may_file["op", "backend/op_tables.h"] = 1
+    may_file["op", "backend/gemm.h"] = 1
     for (layer in allow) {
         n = split(allow[layer], part, " ")
         for (i = 1; i <= n; i++) may[layer, part[i]] = 1

@@ -6,7 +6,8 @@ build=${1:?usage: check_tidy.sh BUILD}
 [ -f "$build/compile_commands.json" ] || { echo "no $build/compile_commands.json"; exit 1; }
 stamps=$build/tidy
 mkdir -p "$stamps"
-newest=$(find .clang-tidy include src test tools -name '*.h' -o -name '*.inc' -o -name .clang-tidy | xargs ls -t | head -1)
+newest=$(find .clang-tidy include src test tools -name '*.h' -o -name '*.inc' -o -name .clang-tidy |
+    xargs ls -t | head -1)
 grep -o '"file": "[^"]*"' "$build/compile_commands.json" | cut -d'"' -f4 | sort -u | while read -r source; do
     stamp=$stamps/$(echo "${source#"$PWD"/}" | tr / _).ok
     if [ -f "$stamp" ] && [ "$stamp" -nt "$source" ] && [ "$stamp" -nt "$newest" ]; then continue; fi

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Do the op checks notice faults? mutate_ops.sh [-n EACH] [-s SEED] [-o REPORT] [OP...]
-# Makes EACH (4) seeded one-token faults (tools/mutate.c says which) in every file of every op that computes results, builds
-# each, and runs `firstlight opcheck --quick --only OP`. A failure, a crash or a minute without an end is "caught". A fault
-# that does not compile is replaced by another. Fails when less than 95% are caught. Works in a copy, build-mutate/.
+# Makes EACH (4) seeded one-token faults (tools/mutate.c says which) in every file of every op that computes results,
+# builds each, and runs `firstlight opcheck --quick --only OP`. A failure, a crash or a minute without an end is
+# "caught". A fault that does not compile is replaced by another. Fails when less than 95% are caught. Works in a copy,
+# build-mutate/.
 set -eu
 cd "$(dirname "$0")/.."
 each=4 seed=1 report=build-mutate/report.md
@@ -58,7 +59,11 @@ try_faults() { # OP FILE: one line "OP FILE:LINE old -> new VERDICT" a fault
 
 : >$work/results
 for op in "$@"; do
-    $firstlight opcheck --quick --only "$op" >$work/run.log 2>&1 || { cat $work/run.log; echo "opcheck $op fails without a fault"; exit 1; }
+    if ! $firstlight opcheck --quick --only "$op" >$work/run.log 2>&1; then
+        cat $work/run.log
+        echo "mutate_ops.sh: opcheck of $op fails without a fault" >&2
+        exit 1
+    fi
     for file in $(ls src/op/"$op"/*.c | grep -v "/$op\.c$\|_check\.c$"); do
         try_faults "$op" "$file" | tee -a $work/results
     done

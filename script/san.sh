@@ -1,6 +1,7 @@
 #!/bin/sh
 # Sanitizers: san.sh [quick]. The unit tests, the op checks and one pass over every fuzz corpus under
-# AddressSanitizer + UBSan; the tests of pool and queues under ThreadSanitizer. `quick` leaves out the tests labelled slow.
+# AddressSanitizer + UBSan; the tests of pool and queues under ThreadSanitizer. `quick` leaves out the tests that
+# CMakeLists.txt labels slow.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . script/gates.sh
@@ -9,7 +10,8 @@ quick=${1:-}
 sanitized_build() { # FOLDER SANITIZERS TARGET...
     folder=$1 sanitizers=$2
     shift 2
-    cmake -G Ninja -B "$folder" -DCMAKE_C_COMPILER=clang-14 -DFL_SANITIZE="$sanitizers" -DFL_UNPACK_MODEL=OFF >/dev/null &&
+    cmake -G Ninja -B "$folder" -DCMAKE_C_COMPILER=clang-14 -DFL_SANITIZE="$sanitizers" -DFL_UNPACK_MODEL=OFF \
+        >/dev/null &&
         cmake --build "$folder" --target "$@"
 }
 
