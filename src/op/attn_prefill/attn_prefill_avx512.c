@@ -1,10 +1,15 @@
 /* attn_prefill, AVX-512 with BF16. Lanes are query rows: a task takes one head and ROWS rows, holds Q
- * transposed, and computes S^T = K Q^T and O^T += V^T P with K and V pairs broadcast from memory, so softmax
+ * transposed, and computes S^T = K Q^T and O^T += V^T P with pairs of K and V broadcast from memory, so softmax
  * needs no horizontal step and a row never meets its neighbours. First a parallel pass packs the split's K
- * and V in the order the kernels read them. Bound by vdpbf16ps: (nope + rope + v) / 2 of them a vector of 16
- * scores, beside about 6 cycles of softmax. The running state of a (tile of rows, head) is O^T[v][ROWS],
- * m[ROWS], l[ROWS]; a split goes on where the last one stopped, so tiles of keys are taken in order of
- * position whatever the chunking. */
+ * and V in the order the kernels read them.
+ *
+ * A weight is 2^(score - base). The base need not be the largest score, only near it: it starts as the score of
+ * key 0 and moves when the sum of weights leaves its range, which real models hardly ever cause. So scores become
+ * weights while they are in registers, and sums are not rescaled from tile to tile.
+ *
+ * Bound by vdpbf16ps: (nope + rope + v) / 2 of them for 16 scores, beside 5 cycles of softmax. The running state
+ * of a (row tile, head) is O^T[v][ROWS], base[ROWS], sum[ROWS]; a split goes on where the last one stopped, so
+ * tiles of keys are taken in order of position whatever the chunking. */
 #include "backend/backend.h"
 #include "op/simd_avx512.h"
 
@@ -16,7 +21,9 @@ enum {
     VECS = ROWS / LANES,
     KEYS = FL_ATTN_TILE_TOKENS, /* keys of one softmax step */
     GROUP = 4,                  /* keys, or value dimensions, of one register block */
-    DIM_MAX = 256               /* of q and k, and of v: bounds the buffers on the stack */
+    CACHE_LINE = 64,
+    PACK_AHEAD = 8, /* rows fetched ahead by packing */
+    DIM_MAX = 256   /* of q and k, and of v: bounds the buffers on the stack */
 };
 
 /* The score of a key that a row must not see: weighs 0. And the sum of weights from which on a row takes a new
@@ -31,24 +38,23 @@ typedef struct job {
     uint32_t *values; /* [n_heads][key_tiles][v_dim / GROUP][KEYS / 2][GROUP] pairs of keys */
 } job;
 
-/* KEYS keys of one head as a task sees them. */
-typedef struct tile_view {
+/* KEYS keys of one head. */
+typedef struct key_tile {
     const uint32_t *keys, *values; /* packed */
-    int32_t visible;               /* row r of the task sees the first visible + r keys */
-    int32_t n_keys;                /* that exist, if less than KEYS */
-} tile_view;
+    int32_t first;                 /* number of its first key in the split */
+    int32_t n_keys;                /* that exist, from the first on */
+} key_tile;
 
-/* A task's rows: [qk_pairs][ROWS] pairs of dimensions. */
-typedef struct query_view {
-    const uint32_t *pairs;
+/* ROWS rows of one head. */
+typedef struct row_tile {
+    uint32_t *q; /* [qk_pairs][ROWS] pairs of dimensions */
     int32_t qk_pairs;
-} query_view;
-
-/* Of a task's rows. */
-typedef struct softmax {
+    int32_t row, n_rows;
+    int32_t visible;   /* row r of the tile sees the first visible + r keys of the split */
+    float *out;        /* [v_dim][ROWS] sums of weights times values */
     __m512 base[VECS]; /* weights are 2^(score - base) */
     __m512 sum[VECS];  /* of the weights */
-} softmax;
+} row_tile;
 
 static int64_t key_tile_pairs(const job *j) {
     return (int64_t)KEYS * j->qk_pairs;
@@ -76,9 +82,18 @@ static void pack_key_group(const uint16_t *const rows[GROUP], int32_t n_pairs, u
         r[1] = _mm512_unpackhi_epi64(t[0], t[2]);
         r[2] = _mm512_unpacklo_epi64(t[1], t[3]);
         r[3] = _mm512_unpackhi_epi64(t[1], t[3]);
-        _Alignas(64) uint32_t part[4][LANES];
-        for (int i = 0; i < GROUP; i++) _mm512_store_si512(part[i], r[i]);
-        for (int32_t i = 0; i < n; i++) memcpy(out + (p + i) * GROUP, part[i % 4] + i / 4 * 4, 16);
+        for (int i = 0; i < 2; i++) { /* r[i] holds pairs i, 4 + i, 8 + i, 12 + i: bring them in order */
+            t[i] = _mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0x44);
+            t[i + 2] = _mm512_shuffle_i32x4(r[2 * i], r[2 * i + 1], 0xee);
+        }
+        r[0] = _mm512_shuffle_i32x4(t[0], t[1], 0x88);
+        r[1] = _mm512_shuffle_i32x4(t[0], t[1], 0xdd);
+        r[2] = _mm512_shuffle_i32x4(t[2], t[3], 0x88);
+        r[3] = _mm512_shuffle_i32x4(t[2], t[3], 0xdd);
+        for (int i = 0; i < GROUP && 4 * i < n; i++) {
+            __mmask16 left = n - 4 * i < 4 ? (__mmask16)((1u << (n - 4 * i) * 4) - 1) : 0xffff;
+            _mm512_mask_storeu_epi32(out + (p + 4 * i) * GROUP, left, r[i]);
+        }
     }
 }
 
@@ -106,6 +121,10 @@ static void pack_task(void *context, int32_t task, int32_t worker) {
             int32_t key = tile * KEYS + g * GROUP + i;
             nope[i] = key < a->n_keys ? kv + key * kv_stride : NULL;
             rope[i] = key < a->n_keys ? k_pe + (int64_t)key * a->rope_dim : NULL;
+            if (key + PACK_AHEAD >= a->n_keys) continue;
+            /* Rows lie far apart: the hardware does not see the next one coming. */
+            for (int32_t d = 0; d < a->nope_dim + a->v_dim; d += CACHE_LINE / 2)
+                _mm_prefetch((const char *)(nope[i] + PACK_AHEAD * kv_stride + d), _MM_HINT_T0);
         }
         uint32_t *out = keys + g * j->qk_pairs * GROUP;
         pack_key_group(nope, a->nope_dim / 2, out);
@@ -137,19 +156,18 @@ FL_SIMD void multiply(const uint32_t *side, const uint32_t *across, int32_t n_pa
 }
 
 /* scores[key][rows] = K Q^T - base for the GROUP keys from `key` of the tile. */
-FL_SIMD void score_group(const tile_view *tile, int32_t key, const query_view *q, const softmax *s,
-                         __m512 scores[GROUP][VECS]) {
+FL_SIMD void score_group(const key_tile *tile, int32_t key, const row_tile *r, __m512 scores[GROUP][VECS]) {
     for (int i = 0; i < GROUP; i++)
-        for (int v = 0; v < VECS; v++) scores[i][v] = _mm512_sub_ps(_mm512_setzero_ps(), s->base[v]);
-    multiply(tile->keys + key * q->qk_pairs, q->pairs, q->qk_pairs, scores);
+        for (int v = 0; v < VECS; v++) scores[i][v] = _mm512_sub_ps(_mm512_setzero_ps(), r->base[v]);
+    multiply(tile->keys + key * r->qk_pairs, r->q, r->qk_pairs, scores);
 }
 
 /* Hides keys from rows that must not see them. */
-FL_SIMD void mask_group(const tile_view *tile, int32_t key, __m512 scores[GROUP][VECS]) {
+FL_SIMD void mask_group(const key_tile *tile, int32_t key, const row_tile *r, __m512 scores[GROUP][VECS]) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     for (int i = 0; i < GROUP; i++)
         for (int v = 0; v < VECS; v++) {
-            __m512i seen = _mm512_add_epi32(lane, _mm512_set1_epi32(tile->visible + v * LANES));
+            __m512i seen = _mm512_add_epi32(lane, _mm512_set1_epi32(r->visible - tile->first + v * LANES));
             __mmask16 sees = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(key + i));
             if (key + i >= tile->n_keys) sees = 0;
             scores[i][v] = _mm512_mask_blend_ps(sees, _mm512_set1_ps(MASKED), scores[i][v]);
@@ -157,15 +175,14 @@ FL_SIMD void mask_group(const tile_view *tile, int32_t key, __m512 scores[GROUP]
 }
 
 /* One tile: weights = 2^(score - base) as pairs of keys; sum takes them as rounded, so that it matches. */
-FL_SIMD void weigh_keys(const tile_view *tile, const query_view *q, const bool masked, softmax *s,
-                        uint32_t *weights) {
+FL_SIMD void weigh_keys(const key_tile *tile, const bool masked, row_tile *r, uint32_t *weights) {
     const __m512i interleave = fl_simd_interleave_index(), ones = _mm512_set1_epi32(0x3f803f80);
     __m512 sum[VECS];
-    for (int v = 0; v < VECS; v++) sum[v] = s->sum[v];
+    for (int v = 0; v < VECS; v++) sum[v] = r->sum[v];
     for (int32_t key = 0; key < KEYS; key += GROUP) {
         __m512 scores[GROUP][VECS];
-        score_group(tile, key, q, s, scores);
-        if (masked) mask_group(tile, key, scores);
+        score_group(tile, key, r, scores);
+        if (masked) mask_group(tile, key, r, scores);
         for (int i = 0; i < GROUP; i += 2)
             for (int v = 0; v < VECS; v++) {
                 __m512i pair = fl_simd_pack_pairs(fl_simd_exp2_weight(scores[i][v]),
@@ -174,52 +191,40 @@ FL_SIMD void weigh_keys(const tile_view *tile, const query_view *q, const bool m
                 _mm512_store_si512(weights + (key + i) / 2 * ROWS + v * LANES, pair);
             }
     }
-    for (int v = 0; v < VECS; v++) s->sum[v] = sum[v];
+    for (int v = 0; v < VECS; v++) r->sum[v] = sum[v];
 }
 
-static void weigh_whole_tile(const tile_view *tile, const query_view *q, softmax *s, uint32_t *weights) {
-    weigh_keys(tile, q, false, s, weights);
+static void weigh_whole_tile(const key_tile *tile, row_tile *r, uint32_t *weights) {
+    weigh_keys(tile, false, r, weights);
 }
 
-static void weigh_edge_tile(const tile_view *tile, const query_view *q, softmax *s, uint32_t *weights) {
-    weigh_keys(tile, q, true, s, weights);
+static void weigh_edge_tile(const key_tile *tile, row_tile *r, uint32_t *weights) {
+    weigh_keys(tile, true, r, weights);
 }
 
-/* Key 0 is the one that all rows see: its score is each row's first base. */
-static void start_softmax(const tile_view *tile, const query_view *q, softmax *s) {
-    __m512 scores[GROUP][VECS];
-    for (int v = 0; v < VECS; v++) s->base[v] = s->sum[v] = _mm512_setzero_ps();
-    score_group(tile, 0, q, s, scores);
-    for (int v = 0; v < VECS; v++) s->base[v] = scores[0][v];
+static __mmask16 beyond(__m512 sum) {
+    return _mm512_cmp_ps_mask(sum, _mm512_set1_ps(SUM_MAX), _CMP_NLE_UQ);
 }
 
-static bool must_raise(const softmax *s) {
-    __mmask16 far = 0;
-    for (int v = 0; v < VECS; v++) far |= _mm512_cmp_ps_mask(s->sum[v], _mm512_set1_ps(SUM_MAX), _CMP_NLE_UQ);
-    return far != 0;
-}
-
-/* Rows whose sum in `s` would have gone beyond SUM_MAX take the tile's largest score as their new base: what they
- * summed before, `sum` and `out`, shrinks by the difference. A row's own scores alone decide. */
-static void raise_base(const tile_view *tile, const query_view *q, const __m512 sum[VECS], int32_t v_dim,
-                       softmax *s, float *out) {
+/* Rows whose sum went beyond SUM_MAX with this tile take the tile's largest score as their new base: `before`, their
+ * sum before it, and out shrink by the difference. A row's own scores alone decide. */
+static void raise_base(const key_tile *tile, const __m512 before[VECS], int32_t v_dim, row_tile *r) {
     __m512 top[VECS];
     for (int v = 0; v < VECS; v++) top[v] = _mm512_setzero_ps();
     for (int32_t key = 0; key < KEYS; key += GROUP) {
         __m512 scores[GROUP][VECS];
-        score_group(tile, key, q, s, scores);
-        mask_group(tile, key, scores);
+        score_group(tile, key, r, scores);
+        mask_group(tile, key, r, scores);
         for (int i = 0; i < GROUP; i++)
             for (int v = 0; v < VECS; v++) top[v] = _mm512_max_ps(top[v], scores[i][v]);
     }
     for (int v = 0; v < VECS; v++) {
-        __mmask16 far = _mm512_cmp_ps_mask(s->sum[v], _mm512_set1_ps(SUM_MAX), _CMP_NLE_UQ);
-        __m512 rise = _mm512_maskz_mov_ps(far, top[v]);
+        __m512 rise = _mm512_maskz_mov_ps(beyond(r->sum[v]), top[v]);
         __m512 scale = fl_simd_exp2_weight(_mm512_sub_ps(_mm512_setzero_ps(), rise));
-        s->base[v] = _mm512_add_ps(s->base[v], rise);
-        s->sum[v] = _mm512_mul_ps(sum[v], scale);
+        r->base[v] = _mm512_add_ps(r->base[v], rise);
+        r->sum[v] = _mm512_mul_ps(before[v], scale);
         for (int32_t d = 0; d < v_dim; d++) {
-            float *at = out + d * ROWS + v * LANES;
+            float *at = r->out + d * ROWS + v * LANES;
             _mm512_store_ps(at, _mm512_mul_ps(scale, _mm512_load_ps(at)));
         }
     }
@@ -240,84 +245,107 @@ static void add_values(const uint32_t *values, const uint32_t *weights, int32_t 
 
 /* ---- tasks ---- */
 
-/* out rows = O / l, back to row-major. */
-static void write_rows(const job *j, int32_t head, int32_t row0, const float *state) {
+/* Key 0 is the one that all rows see: its score is each row's first base. */
+static void start_rows(const key_tile *tile, int32_t v_dim, row_tile *r) {
+    __m512 scores[GROUP][VECS];
+    for (int v = 0; v < VECS; v++) r->base[v] = r->sum[v] = _mm512_setzero_ps();
+    score_group(tile, 0, r, scores);
+    for (int v = 0; v < VECS; v++) r->base[v] = scores[0][v];
+    memset(r->out, 0, sizeof(float) * (size_t)v_dim * ROWS);
+}
+
+/* Gathers row tile `number` of a head; r->q is given. */
+static void open_rows(const job *j, int32_t head, int32_t number, const key_tile *tile, row_tile *r) {
+    const fl_attn_prefill_args *a = j->args;
+    int64_t stride = (int64_t)a->n_heads * 2 * j->qk_pairs;
+    r->qk_pairs = j->qk_pairs;
+    r->row = number * ROWS;
+    r->n_rows = a->rows - r->row < ROWS ? a->rows - r->row : ROWS;
+    r->visible = a->pos + r->row + 1 - a->key_pos;
+    r->out = (float *)a->state + ((int64_t)number * a->n_heads + head) * (j->v_dim + 2) * ROWS;
+    fl_simd_pack_rows((const uint16_t *)a->q + r->row * stride + (int64_t)head * 2 * j->qk_pairs, stride,
+                      r->n_rows, j->qk_pairs, ROWS, r->q);
+    if (a->first) {
+        start_rows(tile, j->v_dim, r);
+        return;
+    }
+    const float *bases = r->out + j->v_dim * ROWS;
+    for (int v = 0; v < VECS; v++) {
+        r->base[v] = _mm512_load_ps(bases + v * LANES);
+        r->sum[v] = _mm512_load_ps(bases + ROWS + v * LANES);
+    }
+}
+
+/* Adds one tile of keys to one tile of rows. */
+static void attend_tile(const key_tile *tile, int32_t v_dim, row_tile *r) {
+    _Alignas(64) uint32_t weights[KEYS / 2 * ROWS];
+    __m512 before[VECS];
+    __mmask16 raise = 0;
+    for (int v = 0; v < VECS; v++) before[v] = r->sum[v];
+    if (r->visible - tile->first >= KEYS && tile->n_keys >= KEYS) weigh_whole_tile(tile, r, weights);
+    else weigh_edge_tile(tile, r, weights);
+    for (int v = 0; v < VECS; v++) raise |= beyond(r->sum[v]);
+    if (raise) { /* rare */
+        raise_base(tile, before, v_dim, r);
+        weigh_edge_tile(tile, r, weights);
+    }
+    add_values(tile->values, weights, v_dim, r->out);
+}
+
+/* out = O / l, back to row-major. */
+static void write_rows(const job *j, int32_t head, const row_tile *r) {
     const fl_attn_prefill_args *a = j->args;
     int64_t stride = (int64_t)a->n_heads * j->v_dim;
-    uint16_t *out = (uint16_t *)a->out + row0 * stride + (int64_t)head * j->v_dim;
-    int32_t n_rows = a->rows - row0 < ROWS ? a->rows - row0 : ROWS;
-    for (int32_t v = 0; v * LANES < n_rows; v++) {
-        __m512 total = _mm512_load_ps(state + (j->v_dim + 1) * ROWS + v * LANES);
-        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), total);
+    uint16_t *out = (uint16_t *)a->out + r->row * stride + (int64_t)head * j->v_dim;
+    for (int32_t v = 0; v * LANES < r->n_rows; v++) {
+        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), r->sum[v]);
         for (int32_t d = 0; d < j->v_dim; d += LANES) {
             int32_t n = j->v_dim - d < LANES ? j->v_dim - d : LANES;
             __mmask16 some = (__mmask16)((1u << n) - 1);
-            __m512i r[LANES];
+            __m512i t[LANES];
             for (int i = 0; i < LANES; i++)
-                r[i] = i < n ? (__m512i)_mm512_mul_ps(inverse,
-                                                      _mm512_load_ps(state + (d + i) * ROWS + v * LANES))
+                t[i] = i < n ? (__m512i)_mm512_mul_ps(inverse,
+                                                      _mm512_load_ps(r->out + (d + i) * ROWS + v * LANES))
                              : _mm512_setzero_si512();
-            fl_simd_transpose(r);
-            for (int i = 0; i < LANES && v * LANES + i < n_rows; i++)
+            fl_simd_transpose(t);
+            for (int i = 0; i < LANES && v * LANES + i < r->n_rows; i++)
                 _mm256_mask_storeu_epi16(out + (v * LANES + i) * stride + d, some,
-                                         (__m256i)_mm512_cvtneps_pbh((__m512)r[i]));
+                                         (__m256i)_mm512_cvtneps_pbh((__m512)t[i]));
         }
     }
 }
 
-/* Adds one tile of keys to a task's rows. */
-static void attend_tile(const tile_view *tile, const query_view *q, int32_t v_dim, softmax *s, float *out) {
-    _Alignas(64) uint32_t weights[KEYS / 2 * ROWS];
-    bool whole = tile->visible >= KEYS && tile->n_keys >= KEYS;
-    const softmax before = *s;
-    if (whole) weigh_whole_tile(tile, q, s, weights);
-    else weigh_edge_tile(tile, q, s, weights);
-    if (must_raise(s)) { /* rare */
-        raise_base(tile, q, before.sum, v_dim, s, out);
-        weigh_edge_tile(tile, q, s, weights);
+static void close_rows(const job *j, int32_t head, const row_tile *r) {
+    float *bases = r->out + j->v_dim * ROWS;
+    for (int v = 0; v < VECS; v++) {
+        _mm512_store_ps(bases + v * LANES, r->base[v]);
+        _mm512_store_ps(bases + ROWS + v * LANES, r->sum[v]);
     }
-    add_values(tile->values, weights, v_dim, out);
+    if (j->args->last) write_rows(j, head, r);
 }
 
+/* One row tile of one head against all its keys. A head's tasks follow each other, so that its K and V stay in the
+ * cache; the last rows see most keys and come first. */
 static void attend_task(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const job *j = context;
-    const fl_attn_prefill_args *a = j->args;
-    /* The last rows see most keys: their tasks come first. A head's tasks follow each other and share its K and V
-     * in the cache. */
-    int32_t head = task / j->row_tiles, row_tile = j->row_tiles - 1 - task % j->row_tiles,
-            row0 = row_tile * ROWS;
-    int32_t n_rows = a->rows - row0 < ROWS ? a->rows - row0 : ROWS;
-    int64_t q_stride = (int64_t)a->n_heads * 2 * j->qk_pairs;
-    float *out = (float *)a->state + ((int64_t)row_tile * a->n_heads + head) * (j->v_dim + 2) * ROWS;
-    float *bases = out + j->v_dim * ROWS, *sums = bases + ROWS;
-    _Alignas(64) uint32_t pairs[DIM_MAX / 2 * ROWS];
-    const uint16_t *rows = (const uint16_t *)a->q + row0 * q_stride + (int64_t)head * 2 * j->qk_pairs;
-    query_view q = {.pairs = pairs, .qk_pairs = j->qk_pairs};
-    tile_view tile = {.visible = a->pos + row0 + 1 - a->key_pos, .n_keys = a->n_keys};
+    int32_t head = task / j->row_tiles, number = j->row_tiles - 1 - task % j->row_tiles;
+    key_tile tile = {.n_keys = j->args->n_keys};
     tile.keys = j->keys + (int64_t)head * j->key_tiles * key_tile_pairs(j);
     tile.values = j->values + (int64_t)head * j->key_tiles * value_tile_pairs(j);
-    softmax s;
-    fl_simd_pack_rows(rows, q_stride, n_rows, j->qk_pairs, ROWS, pairs);
-    if (a->first) {
-        memset(out, 0, sizeof(float) * (size_t)j->v_dim * ROWS);
-        start_softmax(&tile, &q, &s);
-    } else {
-        for (int v = 0; v < VECS; v++) s.base[v] = _mm512_load_ps(bases + v * LANES);
-        for (int v = 0; v < VECS; v++) s.sum[v] = _mm512_load_ps(sums + v * LANES);
-    }
-    for (; tile.n_keys > 0 && tile.visible + n_rows > 1; tile.visible -= KEYS, tile.n_keys -= KEYS) {
-        attend_tile(&tile, &q, j->v_dim, &s, out);
+    _Alignas(64) uint32_t q[DIM_MAX / 2 * ROWS];
+    row_tile r = {.q = q};
+    open_rows(j, head, number, &tile, &r);
+    for (; tile.n_keys > 0 && tile.first < r.visible + r.n_rows - 1; tile.first += KEYS) {
+        attend_tile(&tile, j->v_dim, &r);
+        tile.n_keys -= KEYS;
         tile.keys += key_tile_pairs(j);
         tile.values += value_tile_pairs(j);
     }
-    for (int v = 0; v < VECS; v++) _mm512_store_ps(bases + v * LANES, s.base[v]);
-    for (int v = 0; v < VECS; v++) _mm512_store_ps(sums + v * LANES, s.sum[v]);
-    if (a->last) write_rows(j, head, row0, out);
+    close_rows(j, head, &r);
 }
 
-fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
-    FL_TRY(fl_attn_prefill_validate(a));
+static fl_err need_shape(const fl_attn_prefill_args *a) {
     int32_t qk_dim = a->nope_dim + a->rope_dim;
     if (a->nope_dim % 2 != 0 || a->rope_dim % 2 != 0 || qk_dim > DIM_MAX)
         return FL_FAIL(
@@ -327,7 +355,13 @@ fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
     if (a->v_dim % GROUP != 0 || a->v_dim > DIM_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill on avx512: v %d is not a multiple of %d up to %d",
                        a->v_dim, GROUP, DIM_MAX);
-    job j = {.args = a, .qk_pairs = qk_dim / 2, .v_dim = a->v_dim};
+    return FL_ERR_OK;
+}
+
+fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
+    FL_TRY(fl_attn_prefill_validate(a));
+    FL_TRY(need_shape(a));
+    job j = {.args = a, .qk_pairs = (a->nope_dim + a->rope_dim) / 2, .v_dim = a->v_dim};
     j.key_tiles = (a->n_keys + KEYS - 1) / KEYS;
     j.row_tiles = (a->rows + ROWS - 1) / ROWS;
     j.keys = a->scratch;
