@@ -160,7 +160,7 @@ static fl_err make_message(fl_jrun *run, const fl_chat_message *message, size_t 
     }
     size_t n = 0;
     fl_jpair *pairs = fl_jarena_alloc(&run->arena, 3 + json_object_size(message->extra), sizeof *pairs);
-    if (pairs == NULL) return run->arena.err;
+    if (pairs == NULL) return fl_jarena_error(&run->arena);
     FL_TRY(fl_jval_from_bytes(&run->arena, message->role, strlen(message->role), &value));
     FL_TRY(set_pair(run, &pairs[n++], "role", value));
     value = fl_jval_none();
@@ -178,7 +178,7 @@ static fl_err make_message(fl_jrun *run, const fl_chat_message *message, size_t 
 
 static fl_err make_messages(fl_jrun *run, const fl_chat_message *messages, size_t n, fl_jval *out) {
     fl_jval *items = fl_jarena_alloc(&run->arena, n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < n; i++) FL_TRY(make_message(run, &messages[i], i, &items[i]));
     return fl_jval_from_items(run, items, n, false, out);
 }
@@ -266,7 +266,7 @@ fl_err fl_chat_render(const fl_chat *chat, const fl_chat_message *messages, size
     size_t n_vars = N_VARS + json_object_size(options->extra_kwargs);
     fl_jvar *vars = fl_jarena_alloc(&run.arena, n_vars, sizeof *vars);
     if (vars == NULL) {
-        err = run.arena.err;
+        err = fl_jarena_error(&run.arena);
         goto fail;
     }
     FL_TRY_GOTO(make_variables(&run, chat, options, vars));

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "text/jinja.h"
-#include "text/span.h"
+#include "text/text_span.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -26,6 +26,11 @@ void fl_jarena_clear(fl_jarena *arena);
  * text set. */
 void *fl_jarena_alloc(fl_jarena *arena, size_t count, size_t size);
 
+/* Why the last fl_jarena_alloc or fl_jarena_grow gave NULL; never FL_ERR_OK. */
+static inline fl_err fl_jarena_error(const fl_jarena *arena) {
+    return arena->err != FL_ERR_OK ? arena->err : FL_ERR_NOMEM;
+}
+
 /* A copy of `n` items of `size` bytes with room for at least one more: how the arrays here grow. `*cap` is
  * the number of items the old array had room for and becomes the new one's. Same failures as fl_jarena_alloc.
  */

@@ -60,7 +60,7 @@ static fl_err assign(machine *m, uint32_t symbol, const fl_jval *value) {
     if (target->scope != m->scope && m->scope > 1) {
         if (m->n_saves == m->cap_saves) {
             saved *grown = fl_jarena_grow(&m->run->arena, m->saves, m->n_saves, sizeof *grown, &m->cap_saves);
-            if (grown == NULL) return m->run->arena.err;
+            if (grown == NULL) return fl_jarena_error(&m->run->arena);
             m->saves = grown;
         }
         m->saves[m->n_saves++] = (saved){.symbol = symbol, .slot = *target};
@@ -103,7 +103,7 @@ static fl_err assign_targets(machine *m, const fl_jnode *node, const fl_jval *va
 /* The values of items [0, n) of a node; NULL items are absent. */
 static fl_err eval_items(machine *m, const fl_jnode *node, fl_jval **out) {
     fl_jval *values = fl_jarena_alloc(&m->run->arena, node->n_items, sizeof *values);
-    if (values == NULL) return m->run->arena.err;
+    if (values == NULL) return fl_jarena_error(&m->run->arena);
     for (size_t i = 0; i < node->n_items; i++) {
         if (node->items[i] != NULL) FL_TRY(eval(m, node->items[i], &values[i]));
     }
@@ -112,7 +112,7 @@ static fl_err eval_items(machine *m, const fl_jnode *node, fl_jval **out) {
 }
 
 static fl_err eval_list(machine *m, const fl_jnode *node, fl_jval *out) {
-    fl_jval *items;
+    fl_jval *items = NULL;
     FL_TRY(eval_items(m, node, &items));
     return fl_jval_from_items(m->run, items, node->n_items, node->flag, out);
 }
@@ -120,7 +120,7 @@ static fl_err eval_list(machine *m, const fl_jnode *node, fl_jval *out) {
 static fl_err eval_dict(machine *m, const fl_jnode *node, fl_jval *out) {
     size_t n = node->n_items / 2;
     fl_jpair *pairs = fl_jarena_alloc(&m->run->arena, n, sizeof *pairs);
-    if (pairs == NULL) return m->run->arena.err;
+    if (pairs == NULL) return fl_jarena_error(&m->run->arena);
     for (size_t i = 0; i < n; i++) {
         FL_TRY(eval(m, node->items[2 * i], &pairs[i].key));
         FL_TRY(eval(m, node->items[2 * i + 1], &pairs[i].value));
@@ -132,7 +132,7 @@ static fl_err eval_dict(machine *m, const fl_jnode *node, fl_jval *out) {
 static fl_err eval_named(machine *m, const fl_jnode *node, fl_jval *out) {
     fl_jarena *arena = &m->run->arena;
     fl_jpair *pairs = fl_jarena_alloc(arena, node->n_items, sizeof *pairs);
-    if (pairs == NULL) return arena->err;
+    if (pairs == NULL) return fl_jarena_error(arena);
     for (size_t i = 0; i < node->n_items; i++) {
         pairs[i].key = fl_jval_str(node->names[i]);
         FL_TRY(eval(m, node->items[i], &pairs[i].value));
@@ -140,7 +140,7 @@ static fl_err eval_named(machine *m, const fl_jnode *node, fl_jval *out) {
     FL_TRY(fl_jval_from_pairs(m->run, pairs, node->n_items, out));
     if (node->kind == FL_JNODE_DICT_CALL) return FL_ERR_OK;
     fl_jnamespace *space = fl_jarena_alloc(arena, 1, sizeof *space);
-    if (space == NULL) return arena->err;
+    if (space == NULL) return fl_jarena_error(arena);
     *space = (fl_jnamespace){.pairs = pairs, .n = out->as.dict->n, .cap = node->n_items};
     *out = (fl_jval){.kind = FL_JNAMESPACE, .as.space = space};
     return FL_ERR_OK;
@@ -215,14 +215,14 @@ static fl_err eval_arith(machine *m, const fl_jnode *node, fl_jval *out) {
 }
 
 static fl_err eval_concat(machine *m, const fl_jnode *node, fl_jval *out) {
-    fl_jval *items;
+    fl_jval *items = NULL;
     FL_TRY(eval_items(m, node, &items));
     m->run->line = node->line;
     return fl_jtext_join(m->run, &(fl_jstr){.bytes = ""}, items, node->n_items, false, out);
 }
 
 static fl_err eval_access(machine *m, const fl_jnode *node, fl_jval *out) {
-    fl_jval object, key, *bounds;
+    fl_jval object, key, *bounds = NULL;
     FL_TRY(eval(m, node->a, &object));
     m->run->line = node->line;
     if (node->kind == FL_JNODE_ATTRIBUTE) return fl_jop_attribute(m->run, &object, node->value.as.str, out);
@@ -267,7 +267,7 @@ static fl_err eval_macro(machine *m, const fl_jnode *call, fl_jval *out) {
         return fl_jval_fail_undefined(m->run, &unset);
     }
     fl_jval *values = fl_jarena_alloc(&m->run->arena, macro->n_symbols, sizeof *values);
-    if (values == NULL) return m->run->arena.err;
+    if (values == NULL) return fl_jarena_error(&m->run->arena);
     FL_TRY(bind_macro(m, call, macro, values));
     fl_jbuf buf = {.run = m->run, .max_bytes = SIZE_MAX}, *before = m->out;
     size_t frame = m->frame, mark = enter_scope(m);
@@ -365,7 +365,7 @@ static fl_err exec_if(machine *m, const fl_jnode *node) {
 /* Keeps the items for which the loop's filter holds. */
 static fl_err filter_items(machine *m, const fl_jnode *node, const fl_jval **items, size_t *n) {
     fl_jval *kept = fl_jarena_alloc(&m->run->arena, *n, sizeof *kept);
-    if (kept == NULL) return m->run->arena.err;
+    if (kept == NULL) return fl_jarena_error(&m->run->arena);
     size_t n_kept = 0;
     for (size_t i = 0; i < *n; i++) {
         fl_jval test;
@@ -386,7 +386,7 @@ static fl_err exec_for(machine *m, const fl_jnode *node) {
     m->run->line = node->line;
     /* In the arena, because the template may keep `loop` in a namespace. */
     fl_jloop *loop = fl_jarena_alloc(&m->run->arena, 1, sizeof *loop);
-    if (loop == NULL) return m->run->arena.err;
+    if (loop == NULL) return fl_jarena_error(&m->run->arena);
     FL_TRY(fl_jval_items(m->run, &over, &loop->items, &loop->n));
     if (node->b != NULL) FL_TRY(filter_items(m, node, &loop->items, &loop->n));
     const fl_jval loop_value = {.kind = FL_JLOOP, .as.loop = loop};
@@ -422,7 +422,7 @@ static fl_err set_attribute(machine *m, const fl_jnode *node, const fl_jval *val
     FL_TRY(fl_jval_find(m->run, &target, &key, &found));
     if (found == NULL && space->n == space->cap) {
         fl_jpair *grown = fl_jarena_grow(arena, space->pairs, space->n, sizeof *grown, &space->cap);
-        if (grown == NULL) return arena->err;
+        if (grown == NULL) return fl_jarena_error(arena);
         space->pairs = grown;
     }
     if (found == NULL) space->pairs[space->n++] = (fl_jpair){.key = key, .value = *value};
@@ -483,7 +483,7 @@ fl_err fl_jinja_render(const fl_jinja *jinja, fl_jrun *run, const fl_jvar *vars,
     machine m = {.jinja = jinja, .run = run, .scope = 1, .frame = 1, .out = &buf};
     m.slots = fl_jarena_alloc(&run->arena, jinja->n_symbols, sizeof *m.slots);
     m.macros = fl_jarena_alloc(&run->arena, jinja->n_symbols, sizeof(fl_jnode *));
-    if (m.slots == NULL || m.macros == NULL) return run->arena.err;
+    if (m.slots == NULL || m.macros == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < n_vars; i++) {
         for (size_t symbol = 0; symbol < jinja->n_symbols; symbol++) {
             if (fl_jstr_is(jinja->symbols[symbol], vars[i].name))

@@ -37,7 +37,7 @@ static fl_err parse_argument(fl_jparser *ps, arguments *args) {
         if (args->n_names == args->cap_names) {
             const fl_jstr **grown =
                 fl_jarena_grow(arena, args->names, args->n_names, sizeof(fl_jstr *), &args->cap_names);
-            if (grown == NULL) return arena->err;
+            if (grown == NULL) return fl_jarena_error(arena);
             args->names = grown;
         }
         args->names[args->n_names++] = name.as.str;
@@ -80,7 +80,7 @@ static fl_err bind_arguments(fl_jparser *ps, fl_jnode *node, const fl_jnode *ope
     }
     node->n_items = first + (size_t)n_params;
     node->items = fl_jarena_alloc(arena, node->n_items, sizeof(fl_jnode *));
-    if (node->items == NULL) return arena->err;
+    if (node->items == NULL) return fl_jarena_error(arena);
     if (operand != NULL) node->items[0] = operand;
     for (size_t i = 0; i < args->values.n; i++) {
         size_t at = i;
@@ -173,7 +173,7 @@ static fl_err parse_strings(fl_jparser *ps, fl_jval *out) {
     size_t n = 0;
     for (; ps->token->kind == FL_JTOK_STRING; ps->token++) n += ps->token->n;
     char *bytes = fl_jarena_alloc(arena, n, 1);
-    if (bytes == NULL) return arena->err;
+    if (bytes == NULL) return fl_jarena_error(arena);
     n = 0;
     for (const fl_jtoken *token = first; token < ps->token; token++) {
         memcpy(bytes + n, token->text, token->n);
@@ -427,7 +427,7 @@ static fl_err parse_test(fl_jparser *ps, const fl_jnode *operand, const fl_jnode
     if (fl_jparser_at_operator(ps, "(")) {
         FL_TRY(parse_arguments(ps, &args));
     } else if (node->builtin->n_required > 0 && at_bare_argument(ps)) {
-        const fl_jnode *argument = NULL;
+        const fl_jnode *argument = operand; /* replaced below */
         FL_TRY(parse_primary(ps, &argument));
         FL_TRY(parse_postfix(ps, &argument));
         FL_TRY(fl_jparser_push(ps, &args.values, argument));
@@ -510,7 +510,7 @@ static fl_err parse_chain(fl_jparser *ps, level at, const fl_jnode **out) {
     }
     fl_jnodes nodes = {0};
     fl_jop op, *ops = NULL;
-    size_t cap = 0;
+    size_t n_ops = 0, cap = 0;
     fl_jnode *node = NULL;
     FL_TRY(parse_chain(ps, at + 1, out));
     while (skip_chain_operator(ps, at, &op)) {
@@ -518,11 +518,11 @@ static fl_err parse_chain(fl_jparser *ps, level at, const fl_jnode **out) {
             FL_TRY(fl_jparser_node(ps, kinds[at], &node));
             FL_TRY(fl_jparser_push(ps, &nodes, *out));
         }
-        if (nodes.n > cap) {
-            ops = fl_jarena_grow(arena, ops, nodes.n - 1, sizeof *ops, &cap);
-            if (ops == NULL) return arena->err;
+        if (n_ops == cap) {
+            ops = fl_jarena_grow(arena, ops, n_ops, sizeof *ops, &cap);
+            if (ops == NULL) return fl_jarena_error(arena);
         }
-        ops[nodes.n - 1] = op;
+        ops[n_ops++] = op;
         FL_TRY(parse_chain(ps, at + 1, out));
         FL_TRY(fl_jparser_push(ps, &nodes, *out));
     }

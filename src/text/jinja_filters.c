@@ -113,7 +113,7 @@ static fl_err filter_reverse(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     FL_TRY(fl_jval_items(run, &args[0], &items, &n));
     FL_TRY(fl_jrun_charge(run, n * sizeof *items));
     fl_jval *reversed = fl_jarena_alloc(&run->arena, n, sizeof *reversed);
-    if (reversed == NULL) return run->arena.err;
+    if (reversed == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < n; i++) reversed[i] = items[n - 1 - i];
     if (args[0].kind == FL_JSTR) return fl_jtext_join(run, &(fl_jstr){.bytes = ""}, reversed, n, true, out);
     return fl_jval_from_items(run, reversed, n, false, out);

@@ -111,7 +111,7 @@ static int order_pairs(const void *a, const void *b) {
 static fl_err sorted_pairs(writer *w, const fl_jdict *dict, const fl_jpair **out) {
     fl_jrun *run = w->buf.run;
     fl_jpair *pairs = fl_jarena_alloc(&run->arena, dict->n, sizeof *pairs);
-    if (pairs == NULL) return run->arena.err;
+    if (pairs == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < dict->n; i++) {
         pairs[i] = dict->pairs[i];
         if (pairs[i].key.kind != FL_JSTR)

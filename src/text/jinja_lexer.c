@@ -26,7 +26,7 @@ static fl_err add_token(lexer *lx, fl_jtoken_kind kind, const char *text, size_t
     if (lx->n_tokens == lx->cap_tokens) {
         fl_jtoken *grown =
             fl_jarena_grow(lx->arena, lx->tokens, lx->n_tokens, sizeof *grown, &lx->cap_tokens);
-        if (grown == NULL) return lx->arena->err;
+        if (grown == NULL) return fl_jarena_error(lx->arena);
         lx->tokens = grown;
     }
     lx->tokens[lx->n_tokens++] = (fl_jtoken){.kind = kind, .line = lx->line, .text = text, .n = n};
@@ -133,7 +133,7 @@ static fl_err lex_string(lexer *lx) {
     if (end >= lx->n) return LEX_FAIL(lx, FL_ERR_DATA, "a string that begins with %c has no end", quote);
     size_t inside = end - lx->at - 1, n;
     char *value = fl_jarena_alloc(lx->arena, inside, 1);
-    if (value == NULL) return lx->arena->err;
+    if (value == NULL) return fl_jarena_error(lx->arena);
     FL_TRY(decode_string(lx, lx->text + lx->at + 1, inside, value, &n));
     FL_TRY(add_token(lx, FL_JTOK_STRING, value, n));
     advance(lx, inside + 2);
@@ -321,7 +321,7 @@ fl_err fl_jinja_lex(fl_jarena *arena, const char *text, size_t n_bytes, size_t n
     lexer lx = {.arena = arena, .line = 1, .nesting = nesting};
     char *copy = fl_jarena_alloc(arena, n_bytes, 1);
     lx.brackets = fl_jarena_alloc(arena, nesting, 1);
-    if (copy == NULL || lx.brackets == NULL) return arena->err;
+    if (copy == NULL || lx.brackets == NULL) return fl_jarena_error(arena);
     for (size_t i = 0; i < n_bytes; i++) {
         if (text[i] == '\n' && i > 0 && text[i - 1] == '\r') continue;
         copy[lx.n++] = text[i] == '\r' ? '\n' : text[i];

@@ -189,10 +189,10 @@ static fl_err method_items(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     const fl_jdict *dict = NULL;
     FL_TRY(want_dict(run, &args[0], "'items'", &dict));
     fl_jval *items = fl_jarena_alloc(&run->arena, dict->n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < dict->n; i++) {
         fl_jval *pair = fl_jarena_alloc(&run->arena, 2, sizeof *pair);
-        if (pair == NULL) return run->arena.err;
+        if (pair == NULL) return fl_jarena_error(&run->arena);
         pair[0] = dict->pairs[i].key;
         pair[1] = dict->pairs[i].value;
         FL_TRY(fl_jval_from_items(run, pair, 2, true, &items[i]));
@@ -213,7 +213,7 @@ static fl_err method_values(fl_jrun *run, const fl_jval *args, fl_jval *out) {
     const fl_jdict *dict = NULL;
     FL_TRY(want_dict(run, &args[0], "'values'", &dict));
     fl_jval *items = fl_jarena_alloc(&run->arena, dict->n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < dict->n; i++) items[i] = dict->pairs[i].value;
     return fl_jval_from_items(run, items, dict->n, false, out);
 }
@@ -258,7 +258,7 @@ static fl_err function_range(fl_jrun *run, const fl_jval *args, fl_jval *out) {
                        run->line, RANGE_MAX);
     }
     fl_jval *items = fl_jarena_alloc(&run->arena, (size_t)n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     uint64_t at = (uint64_t)bounds[0];
     for (uint64_t i = 0; i < n; i++, at += (uint64_t)bounds[2]) items[i] = fl_jval_int((int64_t)at, true);
     return fl_jval_from_items(run, items, (size_t)n, false, out);

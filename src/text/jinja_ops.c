@@ -95,17 +95,13 @@ static fl_err repeat(fl_jrun *run, const fl_jstr *str, int64_t count, fl_jval *o
 
 static fl_err add_lists(fl_jrun *run, const fl_jlist *a, const fl_jlist *b, fl_jval *out) {
     fl_jval *items = fl_jarena_alloc(&run->arena, a->n + b->n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < a->n; i++) items[i] = a->items[i];
     for (size_t i = 0; i < b->n; i++) items[a->n + i] = b->items[i];
     return fl_jval_from_items(run, items, a->n + b->n, a->tuple, out);
 }
 
 static fl_err arith_other(fl_jrun *run, fl_jop op, const fl_jval *a, const fl_jval *b, fl_jval *out) {
-    if (op == FL_JOP_ADD && a->kind == FL_JSTR && b->kind == FL_JSTR) {
-        const fl_jval both[2] = {*a, *b};
-        return fl_jtext_join(run, &(fl_jstr){.bytes = ""}, both, 2, true, out);
-    }
     if (op == FL_JOP_ADD && a->kind == FL_JLIST && b->kind == FL_JLIST &&
         a->as.list->tuple == b->as.list->tuple) {
         return add_lists(run, a->as.list, b->as.list, out);
@@ -291,7 +287,7 @@ static fl_err slice_string(fl_jrun *run, const fl_jstr *str, const slice *s, fl_
     size_t n_chars;
     FL_TRY(fl_jval_items(run, &whole, &chars, &n_chars));
     fl_jval *items = fl_jarena_alloc(&run->arena, s->n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < s->n; i++) items[i] = chars[s->begin + (int64_t)i * s->step];
     return fl_jtext_join(run, &(fl_jstr){.bytes = ""}, items, s->n, true, out);
 }
@@ -308,7 +304,7 @@ fl_err fl_jop_slice(fl_jrun *run, const fl_jval *object, const fl_jval *bounds, 
     const fl_jlist *list = object->as.list;
     FL_TRY(resolve(run, bounds, list->n, &s));
     fl_jval *items = fl_jarena_alloc(&run->arena, s.n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < s.n; i++) items[i] = list->items[s.begin + (int64_t)i * s.step];
     return fl_jval_from_items(run, items, s.n, list->tuple, out);
 }

@@ -53,7 +53,7 @@ void fl_jparser_leave(fl_jparser *ps) {
 fl_err fl_jparser_node(fl_jparser *ps, fl_jnode_kind kind, fl_jnode **out) {
     fl_jarena *arena = &ps->jinja->arena;
     fl_jnode *node = fl_jarena_alloc(arena, 1, sizeof *node);
-    if (node == NULL) return arena->err;
+    if (node == NULL) return fl_jarena_error(arena);
     node->kind = kind;
     node->line = ps->token->line;
     node->depth = 1;
@@ -73,7 +73,7 @@ fl_err fl_jparser_push(fl_jparser *ps, fl_jnodes *nodes, const fl_jnode *node) {
     if (nodes->n == nodes->cap) {
         const fl_jnode **grown =
             fl_jarena_grow(arena, nodes->items, nodes->n, sizeof(fl_jnode *), &nodes->cap);
-        if (grown == NULL) return arena->err;
+        if (grown == NULL) return fl_jarena_error(arena);
         nodes->items = grown;
     }
     nodes->items[nodes->n++] = node;
@@ -186,20 +186,27 @@ static fl_err parse_target(fl_jparser *ps, uint32_t *symbol) {
     return FL_ERR_OK;
 }
 
+/* Adds a variable's name to the list of symbols that `node` will have; *symbols is the list so far. */
+static fl_err add_target(fl_jparser *ps, fl_jnode *node, uint32_t **symbols, size_t *cap) {
+    fl_jarena *arena = &ps->jinja->arena;
+    if (*symbols == NULL || node->n_symbols == *cap) {
+        uint32_t *grown = fl_jarena_grow(arena, *symbols, node->n_symbols, sizeof *grown, cap);
+        if (grown == NULL) return fl_jarena_error(arena);
+        *symbols = grown;
+    }
+    FL_TRY(parse_target(ps, &(*symbols)[node->n_symbols]));
+    node->n_symbols++;
+    node->symbols = *symbols;
+    return FL_ERR_OK;
+}
+
 /* name {, name} */
 static fl_err parse_targets(fl_jparser *ps, fl_jnode *node) {
-    fl_jarena *arena = &ps->jinja->arena;
     uint32_t *symbols = NULL;
     size_t cap = 0;
     do {
-        if (node->n_symbols == cap) {
-            symbols = fl_jarena_grow(arena, symbols, node->n_symbols, sizeof *symbols, &cap);
-            if (symbols == NULL) return arena->err;
-        }
-        FL_TRY(parse_target(ps, &symbols[node->n_symbols]));
-        node->n_symbols++;
+        FL_TRY(add_target(ps, node, &symbols, &cap));
     } while (fl_jparser_skip_operator(ps, ","));
-    node->symbols = symbols;
     node->symbol = symbols[0];
     return FL_ERR_OK;
 }
@@ -318,17 +325,11 @@ static fl_err parse_set(fl_jparser *ps, const fl_jnode **out) {
 
 /* (name [= default] {, ...}) of a macro. */
 static fl_err parse_macro_params(fl_jparser *ps, fl_jnode *node, fl_jnodes *defaults) {
-    fl_jarena *arena = &ps->jinja->arena;
     uint32_t *symbols = NULL;
     size_t cap = 0;
     FL_TRY(fl_jparser_expect_operator(ps, "("));
     while (!fl_jparser_skip_operator(ps, ")")) {
-        if (node->n_symbols == cap) {
-            symbols = fl_jarena_grow(arena, symbols, node->n_symbols, sizeof *symbols, &cap);
-            if (symbols == NULL) return arena->err;
-        }
-        FL_TRY(parse_target(ps, &symbols[node->n_symbols]));
-        node->n_symbols++;
+        FL_TRY(add_target(ps, node, &symbols, &cap));
         const fl_jnode *given = NULL;
         bool had_default = defaults->n > 0 && defaults->items[defaults->n - 1] != NULL;
         if (fl_jparser_skip_operator(ps, "=")) FL_TRY(fl_jparser_expression(ps, &given));
@@ -336,7 +337,6 @@ static fl_err parse_macro_params(fl_jparser *ps, fl_jnode *node, fl_jnodes *defa
         FL_TRY(fl_jparser_push(ps, defaults, given));
         if (!fl_jparser_at_operator(ps, ")")) FL_TRY(fl_jparser_expect_operator(ps, ","));
     }
-    node->symbols = symbols;
     return FL_ERR_OK;
 }
 
@@ -449,8 +449,9 @@ static fl_err parse_all(fl_jinja *jinja, const char *text, size_t n_bytes) {
     fl_jparser ps = {.jinja = jinja, .token = tokens};
     ps.symbol_table = fl_jarena_alloc(arena, FL_JSYMBOL_SLOTS, sizeof *ps.symbol_table);
     ps.is_macro = fl_jarena_alloc(arena, FL_JSYMBOLS_MAX, sizeof *ps.is_macro);
-    jinja->symbols = fl_jarena_alloc(arena, FL_JSYMBOLS_MAX, sizeof *jinja->symbols);
-    if (ps.symbol_table == NULL || ps.is_macro == NULL || jinja->symbols == NULL) return arena->err;
+    jinja->symbols = fl_jarena_alloc(arena, FL_JSYMBOLS_MAX, sizeof(fl_jstr *));
+    if (ps.symbol_table == NULL || ps.is_macro == NULL || jinja->symbols == NULL)
+        return fl_jarena_error(arena);
     FL_TRY(fl_jparser_symbol(&ps, &loop, &symbol)); /* becomes FL_JSYMBOL_LOOP */
     FL_TRY(parse_block(&ps, &jinja->root));
     if (ps.token->kind == FL_JTOK_TAG_BEGIN) {

@@ -93,7 +93,7 @@ static fl_err reserve(fl_jbuf *buf, size_t n) {
     size_t cap = buf->cap < 32 ? 32 : buf->cap;
     while (cap - buf->n < n) cap = cap > SIZE_MAX / 2 ? SIZE_MAX : cap * 2;
     char *grown = fl_jarena_alloc(arena, cap, 1);
-    if (grown == NULL) return arena->err;
+    if (grown == NULL) return fl_jarena_error(arena);
     if (buf->n > 0) memcpy(grown, buf->bytes, buf->n);
     buf->bytes = grown;
     buf->cap = cap;
@@ -114,7 +114,7 @@ static fl_err add_mark(fl_jbuf *buf, const fl_jmark *mark) {
     if (buf->n_marks == buf->cap_marks) {
         fl_jarena *arena = &buf->run->arena;
         fl_jmark *grown = fl_jarena_grow(arena, buf->marks, buf->n_marks, sizeof *grown, &buf->cap_marks);
-        if (grown == NULL) return arena->err;
+        if (grown == NULL) return fl_jarena_error(arena);
         buf->marks = grown;
     }
     buf->marks[buf->n_marks++] = *mark;
@@ -165,7 +165,7 @@ fl_err fl_jbuf_add_bytes(fl_jbuf *buf, const char *bytes, size_t n) {
 fl_err fl_jbuf_finish(fl_jbuf *buf, const fl_jstr **out) {
     fl_jarena *arena = &buf->run->arena;
     fl_jstr *str = fl_jarena_alloc(arena, 1, sizeof *str);
-    if (str == NULL) return arena->err;
+    if (str == NULL) return fl_jarena_error(arena);
     *str = (fl_jstr){
         .bytes = buf->n > 0 ? buf->bytes : "", .n = buf->n, .marks = buf->marks, .n_marks = buf->n_marks};
     *out = str;
@@ -181,13 +181,13 @@ fl_err fl_jstr_slice(fl_jrun *run, const fl_jstr *str, size_t begin, size_t end,
     fl_jarena *arena = &run->arena;
     FL_TRY(fl_jrun_charge(run, 0));
     fl_jstr *slice = fl_jarena_alloc(arena, 1, sizeof *slice);
-    if (slice == NULL) return arena->err;
+    if (slice == NULL) return fl_jarena_error(arena);
     *slice = (fl_jstr){.bytes = str->bytes + begin, .n = end - begin};
     size_t first = first_mark_after(str, begin), last = first;
     while (last < str->n_marks && str->marks[last].begin < end) last++;
     if (first < last && begin < end) {
         fl_jmark *marks = fl_jarena_alloc(arena, last - first, sizeof *marks);
-        if (marks == NULL) return arena->err;
+        if (marks == NULL) return fl_jarena_error(arena);
         FL_TRY(fl_jrun_charge(run, (last - first) * sizeof *marks));
         for (size_t i = first; i < last; i++) {
             fl_jmark mark = str->marks[i];

@@ -10,7 +10,7 @@ fl_err fl_jtext_case(fl_jrun *run, const fl_jstr *str, fl_jcase how, fl_jval *ou
     FL_TRY(fl_jrun_charge(run, str->n));
     char *bytes = fl_jarena_alloc(&run->arena, str->n, 1);
     fl_jstr *made = fl_jarena_alloc(&run->arena, 1, sizeof *made);
-    if (bytes == NULL || made == NULL) return run->arena.err;
+    if (bytes == NULL || made == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < str->n; i++) {
         char c = str->bytes[i];
         bool upper = how == FL_JCASE_UPPER || (how == FL_JCASE_CAPITALIZE && i == 0);
@@ -94,7 +94,7 @@ typedef struct slices {
 static fl_err add_slice(fl_jrun *run, slices *list, const fl_jstr *str, size_t begin, size_t end) {
     if (list->n == list->cap) {
         fl_jval *grown = fl_jarena_grow(&run->arena, list->items, list->n, sizeof *grown, &list->cap);
-        if (grown == NULL) return run->arena.err;
+        if (grown == NULL) return fl_jarena_error(&run->arena);
         list->items = grown;
     }
     const fl_jstr *slice;

@@ -43,11 +43,10 @@ fl_err fl_jrun_charge(fl_jrun *run, size_t bytes) {
 
 fl_err fl_jval_from_marked(fl_jarena *arena, const char *bytes, size_t n, size_t origin, fl_jval *out) {
     fl_jmark *mark = fl_jarena_alloc(arena, 1, sizeof *mark);
-    if (mark == NULL) return arena->err;
+    if (mark == NULL) return fl_jarena_error(arena);
     *mark = (fl_jmark){.end = n, .origin = origin};
-    FL_TRY(fl_jval_from_bytes(arena, bytes, n, out));
     fl_jstr *str = fl_jarena_alloc(arena, 1, sizeof *str);
-    if (str == NULL) return arena->err;
+    if (str == NULL) return fl_jarena_error(arena);
     *str = (fl_jstr){.bytes = bytes, .n = n, .marks = mark, .n_marks = n > 0};
     *out = fl_jval_str(str);
     return FL_ERR_OK;
@@ -55,7 +54,7 @@ fl_err fl_jval_from_marked(fl_jarena *arena, const char *bytes, size_t n, size_t
 
 fl_err fl_jval_from_bytes(fl_jarena *arena, const char *bytes, size_t n, fl_jval *out) {
     fl_jstr *str = fl_jarena_alloc(arena, 1, sizeof *str);
-    if (str == NULL) return arena->err;
+    if (str == NULL) return fl_jarena_error(arena);
     *str = (fl_jstr){.bytes = bytes, .n = n};
     *out = fl_jval_str(str);
     return FL_ERR_OK;
@@ -80,7 +79,7 @@ fl_err fl_jval_from_items(fl_jrun *run, const fl_jval *items, size_t n, bool tup
     FL_TRY(fl_jrun_charge(run, n * sizeof *items));
     FL_TRY(check_depth(run, depth + 1));
     fl_jlist *list = fl_jarena_alloc(&run->arena, 1, sizeof *list);
-    if (list == NULL) return run->arena.err;
+    if (list == NULL) return fl_jarena_error(&run->arena);
     *list = (fl_jlist){.items = items, .n = n, .depth = depth + 1, .tuple = tuple};
     *out = (fl_jval){.kind = FL_JLIST, .as.list = list};
     return FL_ERR_OK;
@@ -92,7 +91,7 @@ static bool is_scalar(const fl_jval *value) {
 
 fl_err fl_jval_from_pairs(fl_jrun *run, fl_jpair *pairs, size_t n, fl_jval *out) {
     fl_jdict *dict = fl_jarena_alloc(&run->arena, 1, sizeof *dict);
-    if (dict == NULL) return run->arena.err;
+    if (dict == NULL) return fl_jarena_error(&run->arena);
     size_t kept = 0, depth = 0;
     for (size_t i = 0; i < n; i++) {
         if (!is_scalar(&pairs[i].key)) {
@@ -118,7 +117,7 @@ static fl_err from_json(fl_jrun *run, json_t *json, size_t level, fl_jval *out);
 static fl_err from_json_array(fl_jrun *run, json_t *json, size_t level, fl_jval *out) {
     size_t n = json_array_size(json);
     fl_jval *items = fl_jarena_alloc(&run->arena, n, sizeof *items);
-    if (items == NULL) return run->arena.err;
+    if (items == NULL) return fl_jarena_error(&run->arena);
     for (size_t i = 0; i < n; i++) FL_TRY(from_json(run, json_array_get(json, i), level + 1, &items[i]));
     return fl_jval_from_items(run, items, n, false, out);
 }
@@ -127,7 +126,7 @@ static fl_err from_json_object(fl_jrun *run, json_t *json, size_t level, fl_jval
     size_t n = json_object_size(json), i = 0;
     fl_jpair *pairs = fl_jarena_alloc(&run->arena, n, sizeof *pairs);
     fl_jdict *dict = fl_jarena_alloc(&run->arena, 1, sizeof *dict);
-    if (pairs == NULL || dict == NULL) return run->arena.err;
+    if (pairs == NULL || dict == NULL) return fl_jarena_error(&run->arena);
     size_t depth = 0;
     for (void *it = json_object_iter(json); it != NULL; it = json_object_iter_next(json, it), i++) {
         const char *key = json_object_iter_key(it);
@@ -181,18 +180,22 @@ const char *fl_jval_kind_name(const fl_jval *value) {
     return "value";
 }
 
-fl_err fl_jval_fail_undefined(const fl_jrun *run, const fl_jval *value) {
+void fl_jval_note_undefined(const fl_jrun *run, const fl_jval *value) {
     const fl_jstr *name = value->as.name;
-    if (name == NULL)
-        return FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": undefined value", run->line);
-    return FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": '%.*s' is undefined", run->line,
-                   (int)(name->n < 64 ? name->n : 64), name->bytes);
+    if (name == NULL) FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": undefined value", run->line);
+    else {
+        FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": '%.*s' is undefined", run->line,
+                (int)(name->n < 64 ? name->n : 64), name->bytes);
+    }
 }
 
-fl_err fl_jval_fail_kind(const fl_jrun *run, const char *doing, const char *wanted, const fl_jval *found) {
-    if (found->kind == FL_JUNDEFINED) return fl_jval_fail_undefined(run, found);
-    return FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": %s needs %s, found %s", run->line, doing,
-                   wanted, fl_jval_kind_name(found));
+void fl_jval_note_kind(const fl_jrun *run, const char *doing, const char *wanted, const fl_jval *found) {
+    if (found->kind == FL_JUNDEFINED) {
+        fl_jval_note_undefined(run, found);
+        return;
+    }
+    FL_FAIL(FL_ERR_DATA, "chat template line %" PRIu32 ": %s needs %s, found %s", run->line, doing, wanted,
+            fl_jval_kind_name(found));
 }
 
 /* ---- asking -------------------------------------------------------------------------------------------- */
@@ -387,7 +390,7 @@ fl_err fl_jval_text(fl_jrun *run, const fl_jval *value, const fl_jstr **out) {
                        run->line, fl_jval_kind_name(value));
     }
     char *copy = fl_jarena_alloc(&run->arena, n, 1);
-    if (copy == NULL) return run->arena.err;
+    if (copy == NULL) return fl_jarena_error(&run->arena);
     memcpy(copy, text, n);
     fl_jval made;
     if (trusted) FL_TRY(fl_jval_from_marked(&run->arena, copy, n, FL_JORIGIN_TEMPLATE, &made));
@@ -399,7 +402,7 @@ fl_err fl_jval_text(fl_jrun *run, const fl_jval *value, const fl_jstr **out) {
 static fl_err characters(fl_jrun *run, const fl_jstr *str, const fl_jval **items, size_t *n) {
     *n = fl_jstr_length(str->bytes, str->n);
     fl_jval *chars = fl_jarena_alloc(&run->arena, *n, sizeof *chars);
-    if (chars == NULL) return run->arena.err;
+    if (chars == NULL) return fl_jarena_error(&run->arena);
     size_t at = 0;
     for (size_t i = 0; i < *n; i++) {
         uint32_t c;
@@ -427,7 +430,7 @@ fl_err fl_jval_items(fl_jrun *run, const fl_jval *value, const fl_jval **items, 
         *n = value->as.dict->n;
         FL_TRY(fl_jrun_charge(run, *n * sizeof(fl_jval)));
         fl_jval *keys = fl_jarena_alloc(&run->arena, *n, sizeof *keys);
-        if (keys == NULL) return run->arena.err;
+        if (keys == NULL) return fl_jarena_error(&run->arena);
         for (size_t i = 0; i < *n; i++) keys[i] = value->as.dict->pairs[i].key;
         *items = keys;
         return FL_ERR_OK;

@@ -164,8 +164,7 @@ fl_err fl_jval_contains(fl_jrun *run, const fl_jval *hay, const fl_jval *needle,
 /* Python's str(). FL_ERR_UNSUPPORTED: a kind without a text form here. */
 fl_err fl_jval_text(fl_jrun *run, const fl_jval *value, const fl_jstr **out);
 
-/* Python's JSON form of a number, true, none, ...: what fl_jval_text and tojson share. `text` holds 32 bytes;
- * returns the length. */
+/* Writes Python's repr() of a float to `text` (32 bytes, no NUL promised); returns the length. */
 size_t fl_jval_print_float(double real, char *text);
 
 /* What a for loop walks over: a list's items, a dictionary's keys, a string's characters, nothing of an
@@ -175,9 +174,21 @@ fl_err fl_jval_items(fl_jrun *run, const fl_jval *value, const fl_jval **items, 
 /* The value under `key`, NULL if there is none. Namespaces and dictionaries. */
 fl_err fl_jval_find(fl_jrun *run, const fl_jval *value, const fl_jval *key, const fl_jval **out);
 
-/* FL_ERR_DATA "line N: WHAT is undefined" / "line N: DOING needs WANTED, not a KIND". */
-fl_err fl_jval_fail_undefined(const fl_jrun *run, const fl_jval *value);
-fl_err fl_jval_fail_kind(const fl_jrun *run, const char *doing, const char *wanted, const fl_jval *found);
+/* Records "line N: WHAT is undefined" or "line N: DOING needs WANTED, found KIND". */
+void fl_jval_note_undefined(const fl_jrun *run, const fl_jval *value);
+void fl_jval_note_kind(const fl_jrun *run, const char *doing, const char *wanted, const fl_jval *found);
+
+/* The same as failures. Inline so that compilers see that they do fail. */
+static inline fl_err fl_jval_fail_undefined(const fl_jrun *run, const fl_jval *value) {
+    fl_jval_note_undefined(run, value);
+    return FL_ERR_DATA;
+}
+
+static inline fl_err fl_jval_fail_kind(const fl_jrun *run, const char *doing, const char *wanted,
+                                       const fl_jval *found) {
+    fl_jval_note_kind(run, doing, wanted, found);
+    return FL_ERR_DATA;
+}
 
 /* ---- string building ----------------------------------------------------------------------------------- */
 

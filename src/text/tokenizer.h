@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "text/span.h"
+#include "text/text_span.h"
 
 typedef struct fl_tokenizer fl_tokenizer;
 

@@ -1,6 +1,6 @@
 /* A half-open range of bytes in a text. */
-#ifndef FL_TEXT_SPAN_H
-#define FL_TEXT_SPAN_H
+#ifndef FL_TEXT_TEXT_SPAN_H
+#define FL_TEXT_TEXT_SPAN_H
 
 #include <stddef.h>
 
