@@ -1,5 +1,6 @@
-/* Three ways, same result: words seen before come from a cache of one entry a hash; short pieces are merged in an array
- * that is searched for the lowest rank each time; long ones in a linked list with a heap of candidate merges. */
+/* Ways to one result, fastest first: words that are one token are known from the start; other words of this text come
+ * from a cache; short pieces are merged in an array that is searched for the lowest rank each time; long ones in a
+ * linked list with a heap of candidate merges. */
 #include "text/bpe.h"
 
 #include <stdbool.h>
@@ -33,6 +34,8 @@ typedef struct fl_bpe_symbol {
 } fl_bpe_symbol;
 
 static const uint32_t NONE = UINT32_MAX;
+static const uint64_t EMPTY = UINT64_MAX; /* no pair and rank: they leave the highest bit 0 */
+static const uint32_t RANK_MASK = ((uint32_t)1 << FL_BPE_BITS) - 1;
 
 static uint64_t mix(uint64_t x) {
     x ^= x >> 32;
@@ -42,18 +45,19 @@ static uint64_t mix(uint64_t x) {
 }
 
 static uint64_t pair_of(int32_t left, int32_t right) {
-    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    return (uint64_t)(uint32_t)left << FL_BPE_BITS | (uint32_t)right;
 }
 
 /* The pair's slot, or the empty one where it would go. */
-static fl_bpe_slot *slot_of(const fl_bpe *b, uint64_t pair) {
+static uint64_t *slot_of(const fl_bpe *b, uint64_t pair) {
     size_t i = mix(pair * 0xd6e8feb86659fd93u) & b->slot_mask;
-    while (b->slots[i].rank != FL_BPE_NO_RANK && b->slots[i].pair != pair) i = (i + 1) & b->slot_mask;
+    while (b->slots[i] >> FL_BPE_BITS != pair && b->slots[i] != EMPTY) i = (i + 1) & b->slot_mask;
     return &b->slots[i];
 }
 
 static uint32_t rank_of(const fl_bpe *b, int32_t left, int32_t right) {
-    return slot_of(b, pair_of(left, right))->rank;
+    uint64_t slot = *slot_of(b, pair_of(left, right));
+    return slot == EMPTY ? FL_BPE_NO_RANK : (uint32_t)slot & RANK_MASK;
 }
 
 fl_err fl_bpe_init(fl_bpe *b, const int32_t *byte_ids, uint32_t n_merges_max) {
@@ -65,7 +69,7 @@ fl_err fl_bpe_init(fl_bpe *b, const int32_t *byte_ids, uint32_t n_merges_max) {
     b->byte_ranks = malloc((size_t)256 * 256 * sizeof *b->byte_ranks);
     if (!b->slots || !b->merged || !b->byte_ranks)
         return FL_FAIL(FL_ERR_NOMEM, "the table of %u merges", n_merges_max);
-    for (size_t i = 0; i < n_slots; i++) b->slots[i] = (fl_bpe_slot){.rank = FL_BPE_NO_RANK};
+    for (size_t i = 0; i < n_slots; i++) b->slots[i] = EMPTY;
     b->slot_mask = n_slots - 1;
     b->n_merges_max = n_merges_max;
     memcpy(b->byte_ids, byte_ids, sizeof b->byte_ids);
@@ -75,23 +79,31 @@ fl_err fl_bpe_init(fl_bpe *b, const int32_t *byte_ids, uint32_t n_merges_max) {
 fl_err fl_bpe_add(fl_bpe *b, int32_t left, int32_t right, int32_t id) {
     if (b->n_merges == b->n_merges_max)
         return FL_FAIL(FL_ERR_INTERNAL, "more than the %u merges announced", b->n_merges_max);
-    fl_bpe_slot *slot = slot_of(b, pair_of(left, right));
-    if (slot->rank != FL_BPE_NO_RANK)
-        return FL_FAIL(FL_ERR_DATA, "merge %u repeats merge %u", b->n_merges, slot->rank);
-    *slot = (fl_bpe_slot){.pair = pair_of(left, right), .rank = b->n_merges, .id = id};
+    uint64_t pair = pair_of(left, right), *slot = slot_of(b, pair);
+    if (*slot != EMPTY)
+        return FL_FAIL(FL_ERR_DATA, "merge %u repeats merge %u", b->n_merges, (uint32_t)*slot & RANK_MASK);
+    *slot = pair << FL_BPE_BITS | b->n_merges;
     b->merged[b->n_merges++] = id;
     return FL_ERR_OK;
 }
 
-void fl_bpe_finish(fl_bpe *b) {
+fl_err fl_bpe_finish(fl_bpe *b, size_t n_known_max) {
     for (size_t i = 0; i < (size_t)256 * 256; i++)
         b->byte_ranks[i] = rank_of(b, b->byte_ids[i >> 8], b->byte_ids[i & 255]);
+    size_t n = 64;
+    while (n / 2 < n_known_max) n *= 2;
+    b->known = calloc(n, sizeof *b->known);
+    if (!b->known) return FL_FAIL(FL_ERR_NOMEM, "a table of %zu words", n_known_max);
+    b->known_mask = n - 1;
+    b->n_known_max = n_known_max;
+    return FL_ERR_OK;
 }
 
 void fl_bpe_close(fl_bpe *b) {
     free(b->slots);
     free(b->merged);
     free(b->byte_ranks);
+    free(b->known);
     *b = (fl_bpe){0};
 }
 
@@ -240,8 +252,28 @@ static void word_key(const fl_bpe_piece *piece, uint64_t key[2]) {
     key[1] |= (uint64_t)n << 56;
 }
 
-static bool word_is(const fl_bpe_word *word, const uint64_t key[2]) {
-    return word->key[0] == key[0] && word->key[1] == key[1];
+static uint64_t key_hash(const uint64_t key[2]) {
+    return mix(key[0] * 0xd6e8feb86659fd93u ^ mix(key[1]));
+}
+
+/* The entry of a known word, or the empty one where it would go. */
+static fl_bpe_known *known_of(const fl_bpe *b, const uint64_t key[2], uint64_t hash) {
+    for (size_t i = hash;; i++) {
+        fl_bpe_known *k = &b->known[i & b->known_mask];
+        if (k->key[1] == 0 || (k->key[0] == key[0] && k->key[1] == key[1])) return k;
+    }
+}
+
+void fl_bpe_know(fl_bpe *b, const uint8_t *bytes, size_t n_bytes) {
+    int32_t ids[WORD_BYTES];
+    uint64_t key[2];
+    if (n_bytes < 3 || n_bytes > WORD_BYTES || b->n_known == b->n_known_max) return;
+    if (encode_short(b, bytes, n_bytes, ids) != 1) return;
+    word_key(&(fl_bpe_piece){bytes, n_bytes, n_bytes}, key);
+    fl_bpe_known *k = known_of(b, key, key_hash(key));
+    if (k->key[1] != 0) return;
+    *k = (fl_bpe_known){.key = {key[0], key[1]}, .id = ids[0]};
+    b->n_known++;
 }
 
 static size_t word_copy(const fl_bpe_word *word, int32_t *ids) {
@@ -253,10 +285,21 @@ static size_t word_copy(const fl_bpe_word *word, int32_t *ids) {
     return n;
 }
 
+static bool word_is(const fl_bpe_word *word, const uint64_t key[2]) {
+    return word->key[0] == key[0] && word->key[1] == key[1];
+}
+
+/* A piece of 3 .. WORD_BYTES bytes. */
 static size_t encode_word(const fl_bpe *b, fl_bpe_scratch *s, const fl_bpe_piece *piece, int32_t *ids) {
     uint64_t key[2];
     word_key(piece, key);
-    fl_bpe_word *set = s->words + WORD_WAYS * (mix(key[0] * 0xd6e8feb86659fd93u ^ mix(key[1])) & s->set_mask);
+    uint64_t hash = key_hash(key);
+    const fl_bpe_known *known = known_of(b, key, hash);
+    if (known->key[1] != 0) {
+        ids[0] = known->id;
+        return 1;
+    }
+    fl_bpe_word *set = s->words + WORD_WAYS * (hash & s->set_mask);
     if (word_is(&set[0], key)) return word_copy(&set[0], ids);
     if (word_is(&set[1], key)) return word_copy(&set[1], ids);
     size_t n = encode_short(b, piece->bytes, piece->n_bytes, ids);
@@ -267,15 +310,25 @@ static size_t encode_word(const fl_bpe *b, fl_bpe_scratch *s, const fl_bpe_piece
     return n;
 }
 
+static size_t encode_two(const fl_bpe *b, const uint8_t *bytes, int32_t *ids) {
+    uint32_t rank = b->byte_ranks[(size_t)bytes[0] << 8 | bytes[1]];
+    ids[0] = rank == FL_BPE_NO_RANK ? b->byte_ids[bytes[0]] : b->merged[rank];
+    if (rank != FL_BPE_NO_RANK) return 1;
+    ids[1] = b->byte_ids[bytes[1]];
+    return 2;
+}
+
 fl_err fl_bpe_encode(const fl_bpe *b, fl_bpe_scratch *s, fl_bpe_piece piece, int32_t *ids, size_t *n_ids) {
     if (piece.n_bytes > SHORT_BYTES) return encode_long(b, s, piece, ids, n_ids);
     if (piece.n_bytes > WORD_BYTES) {
         *n_ids = encode_short(b, piece.bytes, piece.n_bytes, ids);
-    } else if (piece.n_bytes == 1) {
+    } else if (piece.n_bytes > 2) {
+        *n_ids = encode_word(b, s, &piece, ids);
+    } else if (piece.n_bytes == 2) {
+        *n_ids = encode_two(b, piece.bytes, ids);
+    } else {
         ids[0] = b->byte_ids[piece.bytes[0]];
         *n_ids = 1;
-    } else {
-        *n_ids = encode_word(b, s, &piece, ids);
     }
     return FL_ERR_OK;
 }

@@ -8,33 +8,40 @@
 
 #include "base/err.h"
 
-/* Merge of a pair of ids; empty where rank is FL_BPE_NO_RANK. */
-typedef struct fl_bpe_slot {
-    uint64_t pair; /* left << 32 | right */
-    uint32_t rank;
-    int32_t id; /* what the pair becomes */
-} fl_bpe_slot;
-
 #define FL_BPE_NO_RANK UINT32_MAX
 
-/* Immutable after fl_bpe_finish. */
+/* Ids and ranks have at most so many bits, so that a pair and its rank fit into one number. */
+enum { FL_BPE_BITS = 21 };
+
+/* A word of at most 15 bytes that becomes one token. */
+typedef struct fl_bpe_known {
+    uint64_t key[2]; /* 0, 0 in an empty entry */
+    int32_t id;
+} fl_bpe_known;
+
+/* Immutable once built. */
 typedef struct fl_bpe {
-    fl_bpe_slot *slots;   /* [slot_mask + 1] open addressing, at most half full; owned */
+    uint64_t *slots;      /* [slot_mask + 1] left, right, rank; open addressing, at most half full; owned */
     int32_t *merged;      /* [n_merges] rank -> id; owned */
     uint32_t *byte_ranks; /* [256 * 256] rank of the merge of two bytes; owned */
-    size_t slot_mask;
+    fl_bpe_known *known;  /* [known_mask + 1] open addressing, at most half full; owned */
+    size_t slot_mask, known_mask, n_known, n_known_max;
     uint32_t n_merges, n_merges_max;
     int32_t byte_ids[256];
 } fl_bpe;
 
-/* Memory for n_merges_max (< 2^31) merges. byte_ids[256]: the token of every byte. On failure close it all the same. */
+/* Memory for n_merges_max (<= 2^FL_BPE_BITS) merges. byte_ids[256]: the token of every byte. On failure close it all the same. */
 fl_err fl_bpe_init(fl_bpe *b, const int32_t *byte_ids, uint32_t n_merges_max);
 
 /* Adds the merge of the next rank, at most n_merges_max. FL_ERR_DATA: the pair has one already. */
 fl_err fl_bpe_add(fl_bpe *b, int32_t left, int32_t right, int32_t id);
 
-/* Call once after the last fl_bpe_add. */
-void fl_bpe_finish(fl_bpe *b);
+/* Call once after the last fl_bpe_add: makes ready to encode and reserves room for n_known_max known words. */
+fl_err fl_bpe_finish(fl_bpe *b, size_t n_known_max);
+
+/* Offers a token's bytes, each token once, before the first use by another thread. It is kept for a fast answer if it
+ * has a length that is worth it and merging its bytes gives that one token. */
+void fl_bpe_know(fl_bpe *b, const uint8_t *bytes, size_t n_bytes);
 
 /* Accepts zeroed and half-built tables. */
 void fl_bpe_close(fl_bpe *b);

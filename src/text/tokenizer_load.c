@@ -11,6 +11,8 @@
  * order of the bytes without. */
 enum { ALPHABET_END = 0x100 + 68 };
 
+_Static_assert(FL_TOKENIZER_VOCAB_MAX <= 1 << FL_BPE_BITS, "ids and ranks must fit into the merge table");
+
 typedef struct loader {
     fl_tokenizer *t;
     fl_tokenizer_parts parts;
@@ -245,7 +247,13 @@ static fl_err read_merges(loader *l) {
                        FL_TOKENIZER_VOCAB_MAX);
     FL_TRY(fl_bpe_init(&l->t->bpe, byte_ids, (uint32_t)n_merges));
     for (size_t i = 0; i < n_merges; i++) FL_TRY(read_merge(l, json_array_get(l->parts.merges, i), i));
-    fl_bpe_finish(&l->t->bpe);
+    fl_tokenizer *t = l->t;
+    FL_TRY(fl_bpe_finish(&t->bpe, json_object_size(l->parts.vocab)));
+    for (int32_t id = 0; id < t->n_vocab; id++) {
+        const fl_token *token = &t->tokens[id];
+        if (token->flags & FL_TOKEN_PLAIN)
+            fl_bpe_know(&t->bpe, (const uint8_t *)t->bytes + token->offset, token->n_bytes);
+    }
     return FL_ERR_OK;
 }
 

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 #include <jansson.h>
+#include <pthread.h>
 
 #include "text/tokenizer.h"
 
@@ -289,6 +290,46 @@ static void long_runs_take_linear_time(void **state) {
     for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) check_run(UNITS[i]);
 }
 
+/* ---- threads --------------------------------------------------------------------------------------------------- */
+
+typedef struct thread_job {
+    const char *text;
+    size_t n_bytes;
+    int32_t *ids;
+    int64_t n_ids;
+    fl_err err;
+} thread_job;
+
+static void *encode_in_thread(void *context) {
+    thread_job *job = context;
+    job->err = fl_tokenizer_encode(tokenizer, job->text, job->n_bytes, NULL, 0, &job->ids, &job->n_ids);
+    return NULL;
+}
+
+static void threads_share_a_tokenizer(void **state) {
+    (void)state;
+    enum { N_THREADS = 4 };
+    json_error_t fault;
+    json_t *cases = json_load_file("test/golden/tokenizer.json", 0, &fault);
+    char *text = json_dumps(cases, JSON_ENSURE_ASCII);
+    assert_non_null(text);
+    thread_job jobs[N_THREADS];
+    pthread_t threads[N_THREADS];
+    for (int i = 0; i < N_THREADS; i++) {
+        jobs[i] = (thread_job){.text = text, .n_bytes = strlen(text)};
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_in_thread, &jobs[i]), 0);
+    }
+    for (int i = 0; i < N_THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < N_THREADS; i++) {
+        assert_int_equal(jobs[i].err, FL_ERR_OK);
+        assert_int_equal(jobs[i].n_ids, jobs[0].n_ids);
+        assert_memory_equal(jobs[i].ids, jobs[0].ids, (size_t)jobs[0].n_ids * sizeof(int32_t));
+    }
+    for (int i = 0; i < N_THREADS; i++) free(jobs[i].ids);
+    free(text);
+    json_decref(cases);
+}
+
 /* ---- streaming ----------------------------------------------------------------------------------------- */
 
 static void stream_emits_whole_code_points_only(void **state) {
@@ -372,6 +413,7 @@ int main(void) {
         cmocka_unit_test(broken_bytes_keep_their_own_tokens),
         cmocka_unit_test(broken_bytes_split_like_replacement_characters),
         cmocka_unit_test(long_runs_take_linear_time),
+        cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(stream_emits_whole_code_points_only),
         cmocka_unit_test(stream_hides_control_tokens_unless_asked),
         cmocka_unit_test(stream_replaces_each_maximal_broken_part),
