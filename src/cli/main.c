@@ -1,12 +1,30 @@
-#include <stdio.h>
+/* firstlight VERB ...: finds the verb, reads its options, runs it. */
 #include <string.h>
 
-#include "cli/cmd_opcheck.h"
+#include "cli/cli.h"
 
-enum { EXIT_USAGE = 2 };
+static bool wants_overview(const char *argument) {
+    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+}
 
 int main(int argc, char **argv) {
-    if (argc >= 2 && strcmp(argv[1], "opcheck") == 0) return fl_cmd_opcheck(argc - 1, argv + 1);
-    fputs("usage: firstlight opcheck [options]\n", stderr);
-    return EXIT_USAGE;
+    static char version[] = "version";
+    const fl_verb *verb = NULL;
+    int n_words = 0;
+    if (argc >= 2 && strcmp(argv[1], "--version") == 0) argv[1] = version;
+    if (argc >= 2 && wants_overview(argv[1])) {
+        fl_help_overview(stdout);
+        return 0;
+    }
+    fl_err err = fl_verb_find(argc, argv, &verb, &n_words);
+    if (err != FL_ERR_OK) return fl_cli_fail(NULL, err);
+    fl_options options;
+    err = fl_options_parse(verb, argc - 1 - n_words, argv + 1 + n_words, &options);
+    if (err != FL_ERR_OK) return fl_cli_fail(verb->name, err);
+    int code = 0;
+    if (options.help) fl_help_verb(stdout, verb);
+    else code = verb->run(&options);
+    fl_options_close(&options);
+    if (code == 0 && (err = fl_cli_flush()) != FL_ERR_OK) code = fl_cli_fail(verb->name, err);
+    return code;
 }

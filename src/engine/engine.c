@@ -8,7 +8,7 @@
 #include "engine/rope_config.h"
 #include "model/fingerprint.h"
 
-enum { SPAN_DEFAULT = 4096, SPAN_MAX = 16384, CTX_MAX = 1 << 24 };
+enum { SPAN_MAX = 16384, CTX_MAX = 1 << 24 };
 
 const char *fl_version(void) {
     return FL_VERSION;
@@ -21,7 +21,7 @@ void fl_settings_default(fl_settings *settings) {
 static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
     int64_t ctx = s->ctx_tokens > 0 ? s->ctx_tokens : e->config->max_position_embeddings;
     int64_t kv = s->kv_tokens > 0 ? s->kv_tokens : ctx;
-    int32_t span = s->span_tokens > 0 ? s->span_tokens : SPAN_DEFAULT;
+    int32_t span = s->span_tokens > 0 ? s->span_tokens : FL_SPAN_TOKENS_DEFAULT;
     if (s->ctx_tokens < 0 || ctx < 2 || ctx > CTX_MAX)
         return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: expected 2..%d, found %lld", CTX_MAX,
                        (long long)s->ctx_tokens);
@@ -41,9 +41,7 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
         return FL_FAIL(FL_ERR_INVALID, "requests_max: expected 1..4096, found %d", s->requests_max);
     e->ctx_tokens = (int32_t)ctx;
     e->kv_pages = fl_pages_of(kv);
-    e->span_tokens = (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS) < span
-                         ? (int32_t)fl_align_up(ctx, FL_KV_PAGE_TOKENS)
-                         : span;
+    e->span_tokens = fl_memory_plan_span(ctx, span);
     e->requests_max = s->requests_max;
     return FL_ERR_OK;
 }
@@ -74,29 +72,21 @@ static fl_err open_text(fl_engine *e, const char *dir) {
     return err;
 }
 
-/* The step that needs most: a whole span and a full tail at the context's end. */
-static fl_err plan_scratch(fl_engine *e) {
-    int32_t document = e->span_tokens, end = e->ctx_tokens;
-    const fl_dry_rows worst = {.document_rows = document,
-                               .document_pos = end > document ? end - document : 0,
-                               .tail_rows = FL_TAIL_ROWS_MAX,
-                               .tail_pos = end > FL_TAIL_ROWS_MAX ? end - FL_TAIL_ROWS_MAX : 0,
-                               .n_logits = 1 + FL_DECODE_ROWS_MAX};
-    fl_dry_cost cost;
-    FL_TRY(fl_dry_run_step(e->dry, &worst, &cost));
-    e->scratch_bytes = cost.scratch_bytes;
-    return FL_ERR_OK;
-}
-
 static fl_err reserve(fl_engine *e) {
     const fl_config *c = e->config;
     const fl_kv_shape shape = {.n_layers = c->layers,
                                .latent_dim = c->kv_lora_rank,
                                .rope_dim = c->qk_rope_head_dim,
                                .dtype = e->kv_dtype};
-    FL_TRY(plan_scratch(e));
-    e->kv_bytes = fl_kv_page_bytes(&shape) * e->kv_pages;
-    e->logits_bytes = (int64_t)(1 + FL_DECODE_ROWS_MAX) * c->vocab_size * (int64_t)sizeof(float);
+    const fl_memory_sizes sizes = {.ctx_tokens = e->ctx_tokens,
+                                   .kv_tokens = (int64_t)e->kv_pages * FL_KV_PAGE_TOKENS,
+                                   .span_tokens = e->span_tokens,
+                                   .kv_dtype = e->kv_dtype};
+    fl_memory_plan plan;
+    FL_TRY(fl_memory_plan_make(e->dry, c, &sizes, &plan));
+    e->kv_bytes = plan.kv_bytes;
+    e->scratch_bytes = plan.scratch_bytes;
+    e->logits_bytes = plan.logits_bytes;
     FL_TRY(e->be->alloc(e->be, e->kv_bytes, &e->kv_memory));
     FL_TRY(e->be->alloc(e->be, e->scratch_bytes, &e->scratch));
     FL_TRY(e->be->alloc(e->be, e->logits_bytes, &e->logits_memory));

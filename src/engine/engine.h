@@ -12,16 +12,12 @@
 #include "engine/sample.h"
 #include "kv/prefix.h"
 #include "model/forward.h"
-#include "plan/dry_run.h"
+#include "plan/memory_plan.h"
 #include "text/chat.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
 
-enum {
-    FL_TAIL_ROWS_MAX = 256,  /* tail rows of one step, decode rows included */
-    FL_DECODE_ROWS_MAX = 64, /* requests that decode in one step */
-    FL_MARKS_MAX = 1024,     /* of a request's timeline */
-};
+enum { FL_MARKS_MAX = 1024 }; /* of a request's timeline */
 
 typedef enum fl_phase { FL_PHASE_QUEUED, FL_PHASE_PREFILL, FL_PHASE_DECODE, FL_PHASE_DONE } fl_phase;
 
@@ -54,6 +50,7 @@ struct fl_request {
     double phase_start_s;
     /* shared */
     fl_phase phase;
+    bool held;              /* by the worker: not freed meanwhile */
     fl_record *records;     /* [max_tokens] */
     fl_token_logprob *tops; /* [max_tokens][n_top] or NULL */
     int32_t n_records;

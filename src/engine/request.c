@@ -200,7 +200,7 @@ void fl_request_close(fl_request *r) {
     fl_engine *e = r->engine;
     fl_cancel(r);
     pthread_mutex_lock(&e->lock);
-    while (r->phase != FL_PHASE_DONE) pthread_cond_wait(&r->changed, &e->lock);
+    while (r->phase != FL_PHASE_DONE || r->held) pthread_cond_wait(&r->changed, &e->lock);
     fl_request **link = &e->requests;
     while (*link != r) link = &(*link)->next;
     *link = r->next;

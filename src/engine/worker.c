@@ -4,13 +4,27 @@
 
 enum { RUN_MAX = 4096 };
 
-/* Live requests, oldest first, into run[]. Waits while there is none. False: the engine closes. */
+/* The worker looks at no request any more; those whose owners wait to free them may go. Under the lock. */
+static void release(fl_engine *e) {
+    for (fl_request *r = e->requests; r; r = r->next) {
+        if (!r->held) continue;
+        r->held = false;
+        pthread_cond_broadcast(&r->changed);
+    }
+}
+
+/* Live requests, oldest first, into run[], held until the next call. Waits while there is none. False: the engine
+ * closes. */
 static bool gather(fl_engine *e, fl_request **run, int32_t *n) {
     *n = 0;
     pthread_mutex_lock(&e->lock);
+    release(e);
     for (;;) {
-        for (fl_request *r = e->requests; r && *n < RUN_MAX; r = r->next)
-            if (r->phase != FL_PHASE_DONE) run[(*n)++] = r;
+        for (fl_request *r = e->requests; r && *n < RUN_MAX; r = r->next) {
+            if (r->phase == FL_PHASE_DONE) continue;
+            r->held = true;
+            run[(*n)++] = r;
+        }
         if (*n > 0 || e->closing) break;
         pthread_cond_wait(&e->work, &e->lock);
     }
@@ -68,12 +82,11 @@ static int32_t prepare(fl_engine *e, fl_request **run, int32_t n) {
     return n_ready;
 }
 
-static void end_all(fl_engine *e) {
+static void end_all(fl_engine *e, fl_request **run, int32_t n) {
+    for (int32_t i = 0; i < n; i++) fl_request_finish(run[i], FL_FINISH_CANCELLED, FL_ERR_OK);
     pthread_mutex_lock(&e->lock);
-    fl_request *r = e->requests;
+    release(e);
     pthread_mutex_unlock(&e->lock);
-    for (; r; r = r->next)
-        if (r->phase != FL_PHASE_DONE) fl_request_finish(r, FL_FINISH_CANCELLED, FL_ERR_OK);
 }
 
 void *fl_worker_main(void *argument) {
@@ -84,6 +97,6 @@ void *fl_worker_main(void *argument) {
         n = prepare(e, run, n);
         if (n > 0) fl_step_run(e, run, n);
     }
-    end_all(e);
+    end_all(e, run, n);
     return NULL;
 }

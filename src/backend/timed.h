@@ -1,0 +1,25 @@
+/* An op table that measures: each entry times the real one. Put into a backend while nothing runs on it. */
+#ifndef FL_BACKEND_TIMED_H
+#define FL_BACKEND_TIMED_H
+
+#include "backend/backend.h"
+
+/* Wall time in each op, seconds, since the last reset. */
+typedef struct fl_op_times {
+#define X(op) double op;
+#include "op/oplist.inc"
+#undef X
+} fl_op_times;
+
+typedef struct fl_timed {
+    fl_op_table table; /* first: the entries find the rest through it */
+    const fl_op_table *real;
+    fl_op_times times_s;
+} fl_timed;
+
+/* From here on the backend's ops are timed into `timed`, which must live until fl_timed_end. */
+void fl_timed_begin(fl_timed *timed, fl_backend *be);
+void fl_timed_end(fl_timed *timed, fl_backend *be);
+void fl_timed_reset(fl_timed *timed);
+
+#endif

@@ -1,0 +1,181 @@
+#include "cli/answer_report.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/format.h"
+
+enum { BAR_WIDTH = 40, PREFILL_ROWS_MAX = 8, SPANS_MAX = FL_ANSWER_MARKS_MAX + 2 };
+
+/* A line of the timeline; times since the start of the program. */
+typedef struct span {
+    char name[40];
+    double begin_s, end_s;
+    int64_t tokens; /* 0 = not about tokens */
+} span;
+
+typedef struct spans {
+    int32_t n;
+    span item[SPANS_MAX];
+} spans;
+
+static void add_span(spans *list, const char *name, double begin_s, double end_s, int64_t tokens) {
+    if (list->n == SPANS_MAX) return;
+    span *s = &list->item[list->n++];
+    snprintf(s->name, sizeof s->name, "%s", name);
+    s->begin_s = begin_s;
+    s->end_s = end_s;
+    s->tokens = tokens;
+}
+
+static bool is_prefill(const fl_mark *mark) {
+    return strcmp(mark->name, "prefill") == 0;
+}
+
+/* The marks as lines; steps of prefill are numbered, and put together until at most `prefill_max` lines are left. */
+static void add_marks(spans *list, const fl_answer *a, double submit_s, int32_t prefill_max) {
+    int32_t n_prefill = 0, step = 0;
+    for (int32_t i = 0; i < a->n_marks; i++) n_prefill += is_prefill(&a->marks[i]);
+    int32_t together = (n_prefill + prefill_max - 1) / prefill_max;
+    for (int32_t i = 0; i < a->n_marks; i++) {
+        const fl_mark *m = &a->marks[i];
+        if (!is_prefill(m)) {
+            add_span(list, strcmp(m->name, "first_token") == 0 ? "first token" : m->name,
+                     submit_s + m->start_s, submit_s + m->end_s, m->tokens);
+            continue;
+        }
+        char name[40];
+        int32_t first = step + 1;
+        double end_s = m->end_s;
+        int64_t tokens = 0;
+        for (; step < first - 1 + together && i < a->n_marks && is_prefill(&a->marks[i]); i++, step++) {
+            tokens += a->marks[i].tokens;
+            end_s = a->marks[i].end_s;
+        }
+        i--;
+        if (n_prefill == 1) snprintf(name, sizeof name, "prefill");
+        else if (step == first) snprintf(name, sizeof name, "prefill %d", first);
+        else snprintf(name, sizeof name, "prefill %d-%d", first, step);
+        add_span(list, name, submit_s + m->start_s, submit_s + end_s, tokens);
+    }
+}
+
+static void make_spans(spans *list, const fl_answer_report *r, int32_t prefill_max) {
+    const fl_answer_times *t = r->times;
+    list->n = 0;
+    add_span(list, "load", t->load_begin_s, t->load_end_s, 0);
+    add_span(list, "tokenise", t->tokenise_begin_s, t->tokenise_end_s, r->answer->prompt_tokens);
+    add_marks(list, r->answer, t->submit_s, prefill_max);
+}
+
+static void print_span(FILE *file, const span *s, double begin_s, double all_s) {
+    double time_s = s->end_s - s->begin_s;
+    fprintf(file, "  %-13s %9s %9s  %s", s->name, fl_format_seconds(s->begin_s - begin_s).s,
+            fl_format_seconds(time_s).s,
+            fl_format_bar((s->begin_s - begin_s) / all_s, (s->end_s - begin_s) / all_s, BAR_WIDTH, " ").s);
+    if (s->tokens > 0) fprintf(file, " %8s tok", fl_format_count(s->tokens).s);
+    if (s->tokens > 1 && time_s > 0) fprintf(file, " %9s/s", fl_format_rate((double)s->tokens / time_s).s);
+    fputc('\n', file);
+}
+
+static void print_memory(FILE *file, const fl_answer_report *r) {
+    fprintf(file, "memory  %s at most", fl_format_bytes(r->memory.peak_bytes).s);
+    fprintf(file, ": weights %s, KV %s for %s tokens, step %s; %s of it not files\n",
+            fl_format_bytes(r->info.weights_bytes).s, fl_format_bytes(r->info.kv_bytes).s,
+            fl_format_count(r->info.kv_tokens).s, fl_format_bytes(r->info.scratch_peak_bytes).s,
+            fl_format_bytes(r->memory.anonymous_bytes).s);
+}
+
+void fl_answer_print(FILE *file, const fl_answer_report *r) {
+    const fl_answer *a = r->answer;
+    spans *list = malloc(sizeof *list);
+    if (!list) return;
+    make_spans(list, r, PREFILL_ROWS_MAX);
+    double begin_s = r->times->load_begin_s, end_s = r->times->submit_s + a->total_s;
+    fprintf(file, "\n  %-13s %9s %9s\n", "", "at", "took");
+    for (int32_t i = 0; i < list->n; i++) print_span(file, &list->item[i], begin_s, end_s - begin_s);
+    free(list);
+    int64_t computed = a->prompt_tokens - a->cached_tokens;
+    fprintf(file, "\nprompt  %s tokens", fl_format_count(a->prompt_tokens).s);
+    if (a->cached_tokens > 0) fprintf(file, ", %s of them cached", fl_format_count(a->cached_tokens).s);
+    if (a->ttft_s > 0)
+        fprintf(file, "; first token after %s, %s tokens/s", fl_format_seconds(a->ttft_s).s,
+                fl_format_rate((double)computed / a->ttft_s).s);
+    fprintf(file, "\nanswer  %s tokens", fl_format_count(a->answer_tokens).s);
+    if (a->decode_tokens_per_s > 0) fprintf(file, ", %s tokens/s", fl_format_rate(a->decode_tokens_per_s).s);
+    if (a->finish == FL_FINISH_LENGTH) fprintf(file, "; cut off by --max-tokens or --ctx");
+    if (a->finish == FL_FINISH_CANCELLED) fprintf(file, "; stopped by Ctrl-C");
+    fputc('\n', file);
+    print_memory(file, r);
+    fprintf(file, "on      %s, %d threads, KV in %s\n", r->info.backend, r->info.n_threads, r->info.kv_dtype);
+}
+
+static const char *finish_name(fl_finish finish) {
+    switch (finish) {
+    case FL_FINISH_STOP: return "stop";
+    case FL_FINISH_LENGTH: return "length";
+    case FL_FINISH_CANCELLED: return "cancelled";
+    case FL_FINISH_ERROR: break;
+    }
+    return "error";
+}
+
+static json_t *timeline_json(const fl_answer_report *r) {
+    json_t *out = json_array();
+    spans *list = malloc(sizeof *list);
+    if (!list) return out;
+    make_spans(list, r, FL_ANSWER_MARKS_MAX);
+    for (int32_t i = 0; i < list->n; i++) {
+        const span *s = &list->item[i];
+        json_array_append_new(out,
+                              json_pack("{s:s, s:f, s:f, s:I}", "name", s->name, "start_s",
+                                        s->begin_s - r->times->load_begin_s, "end_s",
+                                        s->end_s - r->times->load_begin_s, "tokens", (json_int_t)s->tokens));
+    }
+    free(list);
+    return out;
+}
+
+json_t *fl_answer_json(const fl_answer_report *r, const char *model) {
+    const fl_answer *a = r->answer;
+    int64_t computed = a->prompt_tokens - a->cached_tokens;
+    return json_pack(
+        "{s:s?, s:s%, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s, "
+        "s:i, s:o}",
+        "model", model, "text", a->text ? a->text : "", a->n_bytes, "finish", finish_name(a->finish),
+        "prompt_tokens", (json_int_t)a->prompt_tokens, "computed_tokens", (json_int_t)computed,
+        "cached_tokens", (json_int_t)a->cached_tokens, "answer_tokens", (json_int_t)a->answer_tokens,
+        "load_s", r->times->load_end_s - r->times->load_begin_s, "ttft_s", a->ttft_s, "prefill_tokens_per_s",
+        a->ttft_s > 0 ? (double)computed / a->ttft_s : 0.0, "decode_tokens_per_s", a->decode_tokens_per_s,
+        "total_s", a->total_s, "peak_bytes", (json_int_t)r->memory.peak_bytes, "anonymous_bytes",
+        (json_int_t)r->memory.anonymous_bytes, "weights_bytes", (json_int_t)r->info.weights_bytes, "kv_bytes",
+        (json_int_t)r->info.kv_bytes, "scratch_bytes", (json_int_t)r->info.scratch_bytes, "backend",
+        r->info.backend, "kv_cache_dtype", r->info.kv_dtype, "threads", (int)r->info.n_threads, "timeline",
+        timeline_json(r));
+}
+
+fl_err fl_answer_write_trace(const fl_answer_report *r, const char *path) {
+    json_t *events = json_array();
+    spans *list = malloc(sizeof *list);
+    if (!list || !events) {
+        free(list);
+        json_decref(events);
+        return FL_FAIL(FL_ERR_NOMEM, "--trace %s", path);
+    }
+    make_spans(list, r, FL_ANSWER_MARKS_MAX);
+    for (int32_t i = 0; i < list->n; i++) {
+        const span *s = &list->item[i];
+        json_array_append_new(events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:I}}", "name",
+                                                s->name, "cat", "firstlight", "ph", "X", "pid", 1, "tid", 1,
+                                                "ts", (s->begin_s - r->times->load_begin_s) * 1e6, "dur",
+                                                (s->end_s - s->begin_s) * 1e6, "args", "tokens",
+                                                (json_int_t)s->tokens));
+    }
+    free(list);
+    json_t *trace = json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
+    int failed = trace ? json_dump_file(trace, path, JSON_REAL_PRECISION(12)) : -1;
+    json_decref(trace);
+    if (failed) return FL_FAIL(FL_ERR_IO, "--trace %s: cannot write: %s", path, strerror(errno));
+    return FL_ERR_OK;
+}

@@ -1,0 +1,98 @@
+#include "cli/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/format.h"
+
+static fl_err list_text_ids(fl_bench *b) {
+    const fl_tokenizer *t = b->engine->tokenizer;
+    int32_t n_vocab = fl_tokenizer_n_vocab(t);
+    b->text_ids = malloc((size_t)n_vocab * sizeof *b->text_ids);
+    if (!b->text_ids) return FL_FAIL(FL_ERR_NOMEM, "%d token ids", n_vocab);
+    for (int32_t id = 0; id < n_vocab; id++) {
+        size_t n_bytes;
+        if (fl_tokenizer_token_bytes(t, id, &n_bytes) && !fl_tokenizer_is_control(t, id))
+            b->text_ids[b->n_text_ids++] = id;
+    }
+    return b->n_text_ids > 0 ? FL_ERR_OK : FL_FAIL(FL_ERR_DATA, "tokenizer.json has no text tokens");
+}
+
+fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *out) {
+    *out = (fl_bench){.options = options, .random = (uint64_t)options->seed};
+    fl_progress_init(&out->progress, options);
+    FL_TRY(fl_ask_open(options, ctx_tokens, &out->progress, &out->engine));
+    FL_TRY(list_text_ids(out));
+    FL_TRY(fl_roof_measure(out->engine->be->pool, &out->roof));
+    fl_timed_begin(&out->timed, out->engine->be);
+    return FL_ERR_OK;
+}
+
+void fl_bench_close(fl_bench *b) {
+    fl_progress_clear(&b->progress);
+    if (b->timed.real) fl_timed_end(&b->timed, b->engine->be);
+    fl_engine_close(b->engine);
+    free(b->text_ids);
+}
+
+/* splitmix64: a full-period counter through a bijective mixer. */
+static uint64_t next_random(fl_bench *b) {
+    uint64_t z = b->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+fl_err fl_bench_prompt(fl_bench *b, int64_t n, int32_t **out) {
+    *out = malloc((size_t)n * sizeof **out);
+    if (!*out) return FL_FAIL(FL_ERR_NOMEM, "prompt of %lld tokens", (long long)n);
+    for (int64_t i = 0; i < n; i++) (*out)[i] = b->text_ids[next_random(b) % (uint64_t)b->n_text_ids];
+    return FL_ERR_OK;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double fl_bench_median(double *values, int32_t n) {
+    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static int compare_ops(const void *a, const void *b) {
+    return compare_doubles(&((const fl_bench_op *)b)->time_s, &((const fl_bench_op *)a)->time_s);
+}
+
+int32_t fl_bench_ops(const fl_bench *b, const fl_count *count, double runs, fl_bench_op *out) {
+    int32_t n = 0;
+#define X(op)                                                                                                \
+    if (b->timed.times_s.op > 0)                                                                             \
+        out[n++] = (fl_bench_op){#op, b->timed.times_s.op / runs, count->op.flops, count->op.bytes};
+#include "op/oplist.inc"
+#undef X
+    qsort(out, (size_t)n, sizeof *out, compare_ops);
+    return n;
+}
+
+void fl_bench_print_ops(const fl_bench_op *ops, int32_t n, double all_s) {
+    double ops_s = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const fl_bench_op *op = &ops[i];
+        ops_s += op->time_s;
+        printf("  %-14s %9s %5.1f%% %s %8sFLOP/s %8sB/s\n", op->name, fl_format_seconds(op->time_s).s,
+               100 * op->time_s / all_s, fl_format_bar(0, op->time_s / all_s, 20, " ").s,
+               fl_format_si(op->flops / op->time_s).s, fl_format_si(op->bytes / op->time_s).s);
+    }
+    double rest_s = all_s > ops_s ? all_s - ops_s : 0;
+    printf("  %-14s %9s %5.1f%% %s\n", "all else", fl_format_seconds(rest_s).s, 100 * rest_s / all_s,
+           fl_format_bar(0, rest_s / all_s, 20, " ").s);
+}
+
+json_t *fl_bench_ops_json(const fl_bench_op *ops, int32_t n) {
+    json_t *out = json_array();
+    for (int32_t i = 0; i < n; i++)
+        json_array_append_new(out, json_pack("{s:s, s:f, s:f, s:f}", "op", ops[i].name, "time_s",
+                                             ops[i].time_s, "flops", ops[i].flops, "bytes", ops[i].bytes));
+    return out;
+}

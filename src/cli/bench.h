@@ -1,0 +1,46 @@
+/* What the benchmarks share: an engine whose ops are timed, this CPU's roofs, seeded random prompts, tables of ops. */
+#ifndef FL_CLI_BENCH_H
+#define FL_CLI_BENCH_H
+
+#include "backend/roof.h"
+#include "backend/timed.h"
+#include "cli/ask.h"
+#include "cli/cli.h"
+#include "engine/engine.h"
+
+typedef struct fl_bench {
+    const fl_options *options;
+    fl_progress progress;
+    fl_engine *engine;
+    fl_engine_info info;
+    fl_timed timed;
+    fl_roof roof;
+    int32_t *text_ids; /* [n_text_ids] ids that are text, no control tokens */
+    int32_t n_text_ids;
+    uint64_t random;
+} fl_bench;
+
+/* Half-built on failure; the caller closes it in any case. */
+fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *out);
+void fl_bench_close(fl_bench *bench);
+
+/* [n] random text ids, other ones at each call; the caller frees *out. */
+fl_err fl_bench_prompt(fl_bench *bench, int64_t n, int32_t **out);
+
+/* Sorts `values` [n]. */
+double fl_bench_median(double *values, int32_t n);
+
+/* One op of a benchmark: how long it took and what it had to do. */
+typedef struct fl_bench_op {
+    const char *name;
+    double time_s, flops, bytes;
+} fl_bench_op;
+
+enum { FL_BENCH_OPS_MAX = 32 };
+
+/* The ops that did something, longest first; times divided by `runs`. Returns how many. */
+int32_t fl_bench_ops(const fl_bench *bench, const fl_count *count, double runs, fl_bench_op *out);
+void fl_bench_print_ops(const fl_bench_op *ops, int32_t n, double all_s);
+json_t *fl_bench_ops_json(const fl_bench_op *ops, int32_t n);
+
+#endif

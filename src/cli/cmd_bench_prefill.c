@@ -1,0 +1,178 @@
+/* bench prefill: the first token of random prompts, cold each time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/bench.h"
+#include "cli/format.h"
+
+enum { LENGTHS_MAX = 16, RUNS_MAX = 1000 };
+
+typedef struct lengths {
+    int64_t tokens[LENGTHS_MAX], longest;
+    int32_t n;
+} lengths;
+
+/* What one prompt length gave. */
+typedef struct row {
+    int64_t tokens;
+    double ttft_s; /* median */
+    double flops, bytes;
+    double achieved_fraction;
+    int64_t peak_bytes;
+    fl_bench_op ops[FL_BENCH_OPS_MAX];
+    int32_t n_ops;
+} row;
+
+static fl_err parse_lengths(const char *text, lengths *out) {
+    *out = (lengths){0};
+    while (*text) {
+        char item[32];
+        size_t n = strcspn(text, ",");
+        if (out->n == LENGTHS_MAX)
+            return FL_FAIL(FL_ERR_INVALID, "--tokens: expected at most %d lengths", LENGTHS_MAX);
+        snprintf(item, sizeof item, "%.*s", (int)(n < sizeof item ? n : sizeof item - 1), text);
+        FL_TRY(fl_size_parse(item, "--tokens", &out->tokens[out->n]));
+        if (out->tokens[out->n] < 1 || out->tokens[out->n] > 1 << 24)
+            return FL_FAIL(FL_ERR_INVALID, "--tokens: expected 1 to %d, found %s", 1 << 24, item);
+        if (out->tokens[out->n] > out->longest) out->longest = out->tokens[out->n];
+        out->n++;
+        text += n + (text[n] == ',');
+    }
+    return out->n > 0 ? FL_ERR_OK : FL_FAIL(FL_ERR_INVALID, "--tokens: expected a length such as 8k");
+}
+
+/* One cold run: a session of its own and tokens nobody has seen. */
+static fl_err run_once(fl_bench *b, int64_t n_tokens, double *ttft_s) {
+    fl_session *session = NULL;
+    int32_t *tokens = NULL;
+    fl_answer answer;
+    fl_err err = FL_ERR_OK;
+    FL_TRY(fl_bench_prompt(b, n_tokens, &tokens));
+    FL_TRY_GOTO(fl_session_open(b->engine, &session));
+    fl_request_params params;
+    fl_request_params_default(&params);
+    params.tokens = tokens;
+    params.n_tokens = params.document_tokens = n_tokens;
+    params.max_tokens = 1;
+    params.ignore_eos = true;
+    const fl_ask ask = {.session = session, .params = &params, .progress = &b->progress};
+    FL_TRY_GOTO(fl_ask_run(&ask, &answer));
+    *ttft_s = answer.ttft_s;
+    if (answer.finish == FL_FINISH_CANCELLED) err = FL_FAIL(FL_ERR_CANCELLED, "stopped by Ctrl-C");
+    if (err == FL_ERR_OK && answer.cached_tokens > 0)
+        err = FL_FAIL(FL_ERR_INTERNAL, "the prompt was expected cold, %lld tokens were cached",
+                      (long long)answer.cached_tokens);
+    fl_answer_close(&answer);
+fail:
+    fl_session_close(session);
+    free(tokens);
+    return err;
+}
+
+static void add_count(fl_count *sum, const fl_count *more) {
+    sum->total.flops += more->total.flops;
+    sum->total.bytes += more->total.bytes;
+#define X(op)                                                                                                \
+    sum->op.flops += more->op.flops;                                                                         \
+    sum->op.bytes += more->op.bytes;
+#include "op/oplist.inc"
+#undef X
+}
+
+/* The same steps on the counting backend. */
+static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
+    int32_t span = b->engine->span_tokens;
+    memset(out, 0, sizeof *out);
+    for (int64_t pos = 0; pos < n_tokens; pos += span) {
+        int64_t left = n_tokens - pos;
+        const fl_dry_rows rows = {.document_rows = (int32_t)(left < span ? left : span),
+                                  .document_pos = (int32_t)pos,
+                                  .n_logits = left <= span};
+        fl_dry_cost cost;
+        FL_TRY(fl_dry_run_step(b->engine->dry, &rows, &cost));
+        add_count(out, &cost.ops);
+    }
+    return FL_ERR_OK;
+}
+
+static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
+    double times_s[RUNS_MAX], warm_s, all_s = 0;
+    int32_t runs = (int32_t)b->options->runs;
+    fl_count count;
+    *out = (row){.tokens = n_tokens};
+    FL_TRY(run_once(b, n_tokens, &warm_s));
+    fl_timed_reset(&b->timed);
+    for (int32_t i = 0; i < runs; i++) {
+        FL_TRY(run_once(b, n_tokens, &times_s[i]));
+        all_s += times_s[i];
+    }
+    FL_TRY(count_work(b, n_tokens, &count));
+    out->ttft_s = fl_bench_median(times_s, runs);
+    out->flops = count.total.flops;
+    out->bytes = count.total.bytes;
+    out->achieved_fraction = out->flops / out->ttft_s / b->roof.flops_per_s;
+    out->peak_bytes = fl_memory_now().peak_bytes;
+    out->n_ops = fl_bench_ops(b, &count, all_s / out->ttft_s, out->ops);
+    return FL_ERR_OK;
+}
+
+static void print_row(const fl_bench *b, const row *r) {
+    if (b->options->json) return;
+    printf("\nprefill of %s tokens: first token after %s, %s tokens/s\n", fl_format_count(r->tokens).s,
+           fl_format_seconds(r->ttft_s).s, fl_format_rate((double)r->tokens / r->ttft_s).s);
+    printf("  %sFLOP in it: %sFLOP/s of the %sFLOP/s (%s) this CPU does, %.0f%%\n", fl_format_si(r->flops).s,
+           fl_format_si(r->flops / r->ttft_s).s, fl_format_si(b->roof.flops_per_s).s, b->roof.format,
+           100 * r->achieved_fraction);
+    fl_bench_print_ops(r->ops, r->n_ops, r->ttft_s);
+    fflush(stdout);
+}
+
+static void set_fields(const fl_bench *b, const row *r, json_t *out) {
+    json_object_set_new(out, "tokens", json_integer(r->tokens));
+    json_object_set_new(out, "ttft_s", json_real(r->ttft_s));
+    json_object_set_new(out, "tokens_per_s", json_real((double)r->tokens / r->ttft_s));
+    json_object_set_new(out, "flops", json_real(r->flops));
+    json_object_set_new(out, "roof_flops_per_s", json_real(b->roof.flops_per_s));
+    json_object_set_new(out, "achieved_fraction", json_real(r->achieved_fraction));
+    json_object_set_new(out, "peak_bytes", json_integer(r->peak_bytes));
+    json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
+}
+
+/* The fields of the last length at the top, all lengths in rows[]. */
+static fl_err print_json(const fl_bench *b, const row *rows, int32_t n) {
+    json_t *out =
+        json_pack("{s:s, s:i, s:i, s:s, s:[]}", "backend", b->info.backend, "threads", (int)b->info.n_threads,
+                  "runs", (int)b->options->runs, "policy", b->options->policy, "rows");
+    if (!out) return FL_FAIL(FL_ERR_NOMEM, "the JSON result");
+    for (int32_t i = 0; i < n; i++) {
+        json_t *item = json_object();
+        set_fields(b, &rows[i], item);
+        json_array_append_new(json_object_get(out, "rows"), item);
+    }
+    set_fields(b, &rows[n - 1], out);
+    return fl_cli_print_json(out);
+}
+
+static fl_err bench(const fl_options *options, fl_bench *b) {
+    lengths wanted;
+    row rows[LENGTHS_MAX];
+    FL_TRY(parse_lengths(options->tokens, &wanted));
+    FL_TRY(fl_bench_open(options, wanted.longest + 1, b));
+    fl_engine_get_info(b->engine, &b->info);
+    if (!options->json)
+        printf("%s, %d threads, KV in %s, steps of %d tokens; median of %d runs\n", b->info.backend,
+               b->info.n_threads, b->info.kv_dtype, b->engine->span_tokens, (int)options->runs);
+    for (int32_t i = 0; i < wanted.n; i++) {
+        FL_TRY(measure(b, wanted.tokens[i], &rows[i]));
+        print_row(b, &rows[i]);
+    }
+    return options->json ? print_json(b, rows, wanted.n) : FL_ERR_OK;
+}
+
+int fl_cmd_bench_prefill(const fl_options *options) {
+    fl_bench b = {0};
+    fl_err err = bench(options, &b);
+    fl_bench_close(&b);
+    if (err == FL_ERR_CANCELLED) return FL_EXIT_INTERRUPTED;
+    return err == FL_ERR_OK ? 0 : fl_cli_fail("bench prefill", err);
+}

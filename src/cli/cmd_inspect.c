@@ -1,0 +1,144 @@
+/* inspect: what is in a checkpoint, and what running it needs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/format.h"
+#include "cli/progress.h"
+#include "model/fingerprint.h"
+#include "model/inspect.h"
+#include "plan/memory_plan.h"
+
+typedef struct inspecting {
+    const fl_options *options;
+    fl_progress progress;
+    fl_checkpoint *checkpoint;
+    fl_inspection what;
+    fl_fingerprint fingerprint;
+    fl_backend *be;
+    fl_dry_run *dry;
+    fl_memory_sizes sizes;
+    fl_memory_plan plan;
+} inspecting;
+
+static fl_err choose_kv_dtype(inspecting *in) {
+    const char *name = in->options->kv_cache_dtype;
+    bool f32 = strcmp(name, "f32") == 0;
+    if (f32 && !in->be->kv_f32)
+        return FL_FAIL(FL_ERR_INVALID,
+                       "--kv-cache-dtype f32: only --backend reference stores it; expected auto or bf16");
+    in->sizes.kv_dtype = f32 || (in->be->kv_f32 && strcmp(name, "auto") == 0) ? FL_DTYPE_F32 : FL_DTYPE_BF16;
+    return FL_ERR_OK;
+}
+
+/* The sums, on a backend that counts in the formats of the one asked for. */
+static fl_err sum_memory(inspecting *in) {
+    char name[32];
+    const fl_config *config = &in->what.config;
+    int64_t ctx = in->options->ctx > 0 ? in->options->ctx : config->max_position_embeddings;
+    if (ctx > config->max_position_embeddings)
+        return FL_FAIL(FL_ERR_INVALID, "--ctx: the model was trained to %d positions, found %lld",
+                       config->max_position_embeddings, (long long)ctx);
+    snprintf(name, sizeof name, "count:%s", in->options->backend);
+    FL_TRY(fl_backend_open(name, 1, &in->be));
+    FL_TRY(choose_kv_dtype(in));
+    FL_TRY(fl_dry_run_open(config, in->be, in->sizes.kv_dtype, &in->dry));
+    in->sizes.ctx_tokens = in->sizes.kv_tokens = ctx;
+    in->sizes.span_tokens = fl_memory_plan_span(ctx, (int32_t)in->options->span);
+    return fl_memory_plan_make(in->dry, config, &in->sizes, &in->plan);
+}
+
+static fl_err inspect(inspecting *in) {
+    const char *dir = in->options->operands.items[0];
+    FL_TRY(fl_checkpoint_open_unread(dir, &in->checkpoint));
+    fl_inspect_checkpoint(in->checkpoint, &in->what);
+    if (in->options->memory) FL_TRY(sum_memory(in));
+    fl_progress_begin(&in->progress, "hashing");
+    return fl_fingerprint_compute(dir, fl_progress_bytes, &in->progress, &in->fingerprint);
+}
+
+static void print_fact(const char *name, const char *value, const char *more) {
+    printf("%-14s %s%s\n", name, value, more);
+}
+
+static void print_bytes(const char *name, int64_t bytes, int64_t all, const char *more) {
+    printf("  %-12s %10s  %s %s\n", name, fl_format_bytes(bytes).s,
+           fl_format_bar(0, (double)bytes / (double)all, 32, "░").s, more);
+}
+
+static void print_memory(const inspecting *in) {
+    const fl_memory_plan *p = &in->plan;
+    char kv[96], step[96];
+    snprintf(kv, sizeof kv, "%s bytes a token, %s", fl_format_count(p->kv_bytes / in->sizes.kv_tokens).s,
+             in->sizes.kv_dtype == FL_DTYPE_F32 ? "f32" : "bf16");
+    snprintf(step, sizeof step, "steps of %s tokens", fl_format_count(in->sizes.span_tokens).s);
+    printf("\nmemory for a context of %s tokens on %s\n", fl_format_count(in->sizes.ctx_tokens).s,
+           in->options->backend);
+    print_bytes("weights", p->weights_bytes, p->total_bytes, "");
+    print_bytes("KV", p->kv_bytes, p->total_bytes, kv);
+    print_bytes("step", p->scratch_bytes, p->total_bytes, step);
+    print_bytes("logits", p->logits_bytes, p->total_bytes, "");
+    print_bytes("at most", p->total_bytes, p->total_bytes, "beside the program itself");
+}
+
+static void print_text(const inspecting *in) {
+    const fl_inspection *w = &in->what;
+    char more[128];
+    print_fact("model type", w->config.model_type_name, "");
+    snprintf(more, sizeof more, " (%s)", fl_format_si((double)w->parameters).s);
+    print_fact("parameters", fl_format_count(w->parameters).s, more);
+    snprintf(more, sizeof more, " (%s) for each token", fl_format_si((double)w->active_parameters).s);
+    print_fact("active", fl_format_count(w->active_parameters).s, more);
+    snprintf(more, sizeof more, " of %s in %d files", fl_format_bytes(w->bytes).s, w->n_shards);
+    print_fact("tensors", fl_format_count(w->tensors).s, more);
+    for (int32_t i = 0; i < w->n_dtypes; i++)
+        printf("  %-12s %10s  %s %s tensors\n", w->dtypes[i].name, fl_format_bytes(w->dtypes[i].bytes).s,
+               fl_format_bar(0, (double)w->dtypes[i].bytes / (double)w->bytes, 32, "░").s,
+               fl_format_count(w->dtypes[i].tensors).s);
+    snprintf(more, sizeof more, " layers, hidden %d, %d heads, %d experts of which %d work on a token",
+             w->config.hidden, w->config.heads, w->config.n_routed_experts, w->config.experts_per_token);
+    print_fact("shape", fl_format_count(w->config.layers).s, more);
+    print_fact("context", fl_format_count(w->config.max_position_embeddings).s, " tokens");
+    print_fact("fingerprint", in->fingerprint.hex, "");
+    if (in->options->memory) print_memory(in);
+}
+
+static json_t *make_json(const inspecting *in) {
+    const fl_inspection *w = &in->what;
+    json_t *dtypes = json_object();
+    for (int32_t i = 0; i < w->n_dtypes; i++)
+        json_object_set_new(dtypes, w->dtypes[i].name,
+                            json_pack("{s:I, s:I, s:I}", "tensors", (json_int_t)w->dtypes[i].tensors,
+                                      "elements", (json_int_t)w->dtypes[i].elements, "bytes",
+                                      (json_int_t)w->dtypes[i].bytes));
+    json_t *out =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:o, s:i, s:s}", "model_type", w->config.model_type_name,
+                  "parameters", (json_int_t)w->parameters, "active_parameters",
+                  (json_int_t)w->active_parameters, "tensors", (json_int_t)w->tensors, "bytes",
+                  (json_int_t)w->bytes, "shards", (int)w->n_shards, "dtypes", dtypes, "max_ctx_tokens",
+                  (int)w->config.max_position_embeddings, "fingerprint", in->fingerprint.hex);
+    if (!out || !in->options->memory) return out;
+    json_object_set_new(out, "ctx_tokens", json_integer(in->sizes.ctx_tokens));
+    json_object_set_new(out, "span_tokens", json_integer(in->sizes.span_tokens));
+    json_object_set_new(out, "weights_bytes", json_integer(in->plan.weights_bytes));
+    json_object_set_new(out, "kv_bytes", json_integer(in->plan.kv_bytes));
+    json_object_set_new(out, "scratch_bytes", json_integer(in->plan.scratch_bytes));
+    json_object_set_new(out, "logits_bytes", json_integer(in->plan.logits_bytes));
+    json_object_set_new(out, "peak_bytes", json_integer(in->plan.total_bytes));
+    return out;
+}
+
+int fl_cmd_inspect(const fl_options *options) {
+    inspecting in = {.options = options};
+    fl_progress_init(&in.progress, options);
+    fl_err err = inspect(&in);
+    fl_progress_clear(&in.progress);
+    if (err == FL_ERR_OK && options->json) err = fl_cli_print_json(make_json(&in));
+    else if (err == FL_ERR_OK) print_text(&in);
+    int code = err == FL_ERR_OK ? 0 : fl_cli_fail("inspect", err);
+    fl_dry_run_close(in.dry);
+    fl_backend_close(in.be);
+    fl_fingerprint_close(&in.fingerprint);
+    fl_checkpoint_close(in.checkpoint);
+    return code;
+}

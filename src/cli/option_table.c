@@ -1,0 +1,96 @@
+/* The one table of options. Columns as in fl_option. */
+#include "cli/options.h"
+
+#define ASKING  (FL_VERB_RUN | FL_VERB_CHAT)
+#define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE)
+#define ENGINE  (ASKING | BENCHES)
+
+#define FLAG(name, letter, key, env, verbs, help)                                                            \
+    {                                                                                                        \
+#key, name, letter, FL_OPTION_FLAG, offsetof(fl_options, key), env, NULL, 0, 0, NULL, NULL, verbs,   \
+            help                                                                                             \
+    }
+#define SIZE(name, key, env, fallback, min, max, verbs, help)                                                \
+    {                                                                                                        \
+#key, name, 0, FL_OPTION_SIZE, offsetof(fl_options, key), env, fallback, min, max, "N", NULL, verbs, \
+            help                                                                                             \
+    }
+#define REAL(name, key, env, fallback, min, max, verbs, help)                                                \
+    {                                                                                                        \
+#key, name, 0, FL_OPTION_REAL, offsetof(fl_options, key), env, fallback, min, max, "X", NULL, verbs, \
+            help                                                                                             \
+    }
+#define TEXT(name, key, env, fallback, value, verbs, help)                                                   \
+    {                                                                                                        \
+#key, name, 0, FL_OPTION_TEXT, offsetof(fl_options, key), env, fallback, 0, 0, value, NULL, verbs,   \
+            help                                                                                             \
+    }
+#define CHOICE(name, key, env, fallback, choices, verbs, help)                                               \
+    {                                                                                                        \
+#key, name, 0, FL_OPTION_CHOICE, offsetof(fl_options, key), env, fallback, 0, 0, "NAME", choices,    \
+            verbs, help                                                                                      \
+    }
+#define LIST(name, letter, key, value, verbs, help)                                                          \
+    {                                                                                                        \
+#key, name, letter, FL_OPTION_LIST, offsetof(fl_options, key), NULL, NULL, 0, 0, value, NULL, verbs, \
+            help                                                                                             \
+    }
+
+const fl_option fl_option_table[] = {
+    LIST("file", 'f', files, "PATH", ASKING | FL_VERB_TOKENIZE,
+         "text to read: a file, '-' for standard input, or (run, chat) a folder, read as a repository; "
+         "repeatable"),
+    SIZE("max-tokens", max_tokens, "FL_MAX_TOKENS", "256", 1, 1 << 24, ASKING, "longest answer, in tokens"),
+    REAL("temperature", temperature, "FL_TEMPERATURE", "0", 0, 100, ASKING,
+         "0 takes the likeliest token each time; higher is more random"),
+    SIZE("top-k", top_k, "FL_TOP_K", "0", 0, 1 << 24, ASKING,
+         "draw from the K likeliest tokens only; 0 = all"),
+    REAL("top-p", top_p, "FL_TOP_P", "1", 1e-6, 1, ASKING,
+         "draw from the likeliest tokens that together have this probability"),
+    REAL("min-p", min_p, "FL_MIN_P", "0", 0, 0.999999, ASKING,
+         "draw from tokens with at least this share of the likeliest one's probability"),
+    REAL("repetition-penalty", repetition_penalty, "FL_REPETITION_PENALTY", "1", 0.01, 100, ASKING,
+         "above 1 makes tokens already seen less likely"),
+    SIZE("seed", seed, "FL_SEED", "0", 0, 9223372036854775807.0, ENGINE | FL_VERB_OPCHECK,
+         "of everything random; the same seed gives the same result"),
+    LIST("stop", 0, stops, "TEXT", ASKING, "end the answer before this text; repeatable, at most 16"),
+    SIZE("ctx", ctx, "FL_CTX", "0", 0, 1 << 24, ASKING | FL_VERB_INSPECT,
+         "context length to reserve memory for, in tokens; 0 = what the input needs (chat, inspect: the "
+         "model's own)"),
+    SIZE("threads", threads, "FL_THREADS", "0", 0, 1024, ENGINE, "worker threads; 0 = one for each CPU"),
+    CHOICE("backend", backend, "FL_BACKEND", "auto", "auto|avx512|avx2|reference", ENGINE | FL_VERB_INSPECT,
+           "what computes; auto = the fastest this CPU can run"),
+    CHOICE("backend", check_backend, NULL, NULL, "avx512|avx2|reference", FL_VERB_OPCHECK,
+           "check this one only; without it, all that this CPU can run"),
+    SIZE("span", span, "FL_SPAN", "0", 0, 16384, ENGINE | FL_VERB_INSPECT,
+         "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
+    CHOICE("kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32",
+           ENGINE | FL_VERB_INSPECT, "number format of the KV cache; f32 on the reference backend only"),
+    CHOICE("policy", policy, "FL_POLICY", "full", "full", ASKING | FL_VERB_BENCH_PREFILL,
+           "which tokens attend to which"),
+    TEXT("trace", trace, NULL, NULL, "FILE", FL_VERB_RUN,
+         "write the timeline as Chrome trace JSON, for ui.perfetto.dev"),
+    FLAG("memory", 0, memory, NULL, FL_VERB_INSPECT, "show what running it at --ctx tokens would need"),
+    FLAG("write", 0, write, NULL, FL_VERB_VERIFY, "write the lock file in place of checking it"),
+    FLAG("decode", 0, decode, NULL, FL_VERB_TOKENIZE, "token ids to text"),
+    FLAG("special", 0, special, NULL, FL_VERB_TOKENIZE,
+         "control tokens written in the text count; with --decode they are shown"),
+    FLAG("quick", 0, quick, NULL, FL_VERB_OPCHECK, "leave the slow cases out"),
+    FLAG("bench", 0, bench, NULL, FL_VERB_OPCHECK, "time the ops"),
+    TEXT("only", only, NULL, NULL, "OP", FL_VERB_OPCHECK, "this op only"),
+    TEXT("tokens", tokens, NULL, "2k", "N[,N...]", FL_VERB_BENCH_PREFILL, "prompt lengths to time"),
+    SIZE("depth", depth, NULL, "2k", 1, 1 << 24, FL_VERB_BENCH_DECODE, "tokens before the first timed one"),
+    SIZE("tokens", new_tokens, NULL, "64", 2, 65536, FL_VERB_BENCH_DECODE, "tokens to make in each run"),
+    SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES, "timed runs, after one to warm up; the median counts"),
+    FLAG("json", 0, json, NULL, FL_VERB_ALL & ~(uint32_t)(FL_VERB_CHAT | FL_VERB_HELP),
+         "one JSON object on standard output"),
+    FLAG("progress", 0, progress, "FL_PROGRESS", ENGINE | FL_VERB_VERIFY | FL_VERB_INSPECT,
+         "show progress even if standard error is not a terminal"),
+    FLAG("quiet", 'q', quiet, "FL_QUIET", ENGINE | FL_VERB_VERIFY | FL_VERB_INSPECT,
+         "neither progress nor timeline on standard error"),
+    FLAG("man", 0, man, NULL, FL_VERB_HELP, "the man page, as roff"),
+    CHOICE("completion", completion, NULL, NULL, "bash|zsh|fish", FL_VERB_HELP,
+           "a completion script for this shell"),
+    FLAG("help", 'h', help, NULL, FL_VERB_ALL, "this text"),
+    {0},
+};

@@ -1,0 +1,115 @@
+/* The options of every verb, in one table: it feeds parsing, help, the man page, shell completion and the names of
+ * environment variables. Nothing else in firstlight reads the environment. The command line wins over the environment,
+ * the environment over the default. */
+#ifndef FL_CLI_OPTIONS_H
+#define FL_CLI_OPTIONS_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+
+/* Texts in the order they were given; the texts are borrowed from argv. */
+typedef struct fl_text_list {
+    const char **items; /* [n] */
+    int32_t n;
+} fl_text_list;
+
+/* What a command line says, defaults filled in. Members that a verb does not have keep their defaults. */
+typedef struct fl_options {
+    fl_text_list operands; /* MODEL first, where the verb has one */
+    fl_text_list files;
+    fl_text_list stops;
+    int64_t max_tokens;
+    double temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k;
+    int64_t seed;
+    int64_t ctx;  /* 0 = chosen by the verb */
+    int64_t span; /* 0 = the engine's choice */
+    int64_t threads;
+    const char *backend;
+    const char *kv_cache_dtype;
+    const char *policy;
+    const char *trace; /* NULL = none */
+    bool json, progress, quiet, help;
+    bool memory;
+    bool write;
+    bool decode, special;
+    bool quick, bench;
+    const char *only;
+    const char *check_backend; /* NULL = all */
+    const char *tokens;        /* list of sizes, separated by commas */
+    int64_t depth, new_tokens, runs;
+    bool man;
+    const char *completion; /* NULL = none */
+} fl_options;
+
+/* Bits of fl_option.verbs. */
+enum {
+    FL_VERB_RUN = 1 << 0,
+    FL_VERB_CHAT = 1 << 1,
+    FL_VERB_INSPECT = 1 << 2,
+    FL_VERB_VERIFY = 1 << 3,
+    FL_VERB_TOKENIZE = 1 << 4,
+    FL_VERB_OPCHECK = 1 << 5,
+    FL_VERB_BENCH_PREFILL = 1 << 6,
+    FL_VERB_BENCH_DECODE = 1 << 7,
+    FL_VERB_VERSION = 1 << 8,
+    FL_VERB_HELP = 1 << 9,
+    FL_VERB_ALL = (1 << 10) - 1,
+};
+
+typedef struct fl_verb {
+    const char *name;     /* "run", "bench prefill" */
+    uint32_t bit;         /* one of the above */
+    const char *operands; /* as shown in help: "MODEL [QUESTION]" */
+    int32_t operands_min, operands_max;
+    const char *summary; /* a few words, no full stop */
+    const char *about;   /* sentences */
+    const char *example; /* arguments after "firstlight " */
+    /* Returns the process exit code, or reports through fl_cli_fail. */
+    int (*run)(const fl_options *options);
+} fl_verb;
+
+/* All verbs, in the order help shows them; the entry after the last has no name. */
+extern const fl_verb fl_verbs[];
+
+typedef enum fl_option_type {
+    FL_OPTION_FLAG,   /* bool; no value on the command line, 0 or 1 in the environment */
+    FL_OPTION_SIZE,   /* int64_t; 4096, 4k, 2m, 1g (k = 1024) */
+    FL_OPTION_REAL,   /* double */
+    FL_OPTION_TEXT,   /* const char * */
+    FL_OPTION_CHOICE, /* const char *, one of `choices` */
+    FL_OPTION_LIST,   /* fl_text_list; may be repeated */
+} fl_option_type;
+
+typedef struct fl_option {
+    const char *key;  /* member of fl_options */
+    const char *name; /* long name, without dashes */
+    char letter;      /* short name, 0 = none */
+    fl_option_type type;
+    size_t offset;           /* of the member */
+    const char *environment; /* NULL = none */
+    const char *fallback;    /* the default as a user would write it; NULL = off, none */
+    double min, max;         /* SIZE and REAL */
+    const char *value;       /* how help calls the value: "N", "FILE" */
+    const char *choices;     /* "a|b|c"; CHOICE only */
+    uint32_t verbs;
+    const char *help; /* a phrase, no full stop */
+} fl_option;
+
+/* The table; the entry after the last has no name. */
+extern const fl_option fl_option_table[];
+
+/* Reads the arguments behind the verb. On success the caller closes *out. FL_ERR_INVALID: detail says what was wrong,
+ * what was expected, and what to do. */
+fl_err fl_options_parse(const fl_verb *verb, int argc, char **argv, fl_options *out);
+void fl_options_close(fl_options *options);
+
+/* 4096, 4k, 512k, 2m, 1g, k = 1024. FL_ERR_INVALID names `what`. */
+fl_err fl_size_parse(const char *text, const char *what, int64_t *out);
+
+/* The verb of argv[1] (and argv[2]); *n_words is how many arguments name it. FL_ERR_INVALID: there is none of that
+ * name. */
+fl_err fl_verb_find(int argc, char **argv, const fl_verb **out, int *n_words);
+
+#endif

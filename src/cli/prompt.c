@@ -1,0 +1,36 @@
+#include "cli/prompt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/config.h"
+
+/* What a chat template puts around one message, and some. */
+static const int64_t template_tokens = 1024;
+
+fl_err fl_prompt_make(const fl_documents *documents, const char *question, fl_prompt *out) {
+    size_t n_text = documents->n_bytes, n_question = strlen(question);
+    while (n_text > 0 && (documents->text[n_text - 1] == '\n' || documents->text[n_text - 1] == '\r'))
+        n_text--;
+    size_t n_gap = n_text > 0 && n_question > 0 ? 2 : 0;
+    *out = (fl_prompt){.n_bytes = n_text + n_gap + n_question};
+    out->text = malloc(out->n_bytes + 1);
+    if (!out->text) return FL_FAIL(FL_ERR_NOMEM, "prompt of %zu bytes", out->n_bytes);
+    if (n_text > 0) memcpy(out->text, documents->text, n_text);
+    memcpy(out->text + n_text, "\n\n", n_gap);
+    memcpy(out->text + n_text + n_gap, question, n_question + 1);
+    if (n_gap > 0) out->question_bytes = n_question;
+    return FL_ERR_OK;
+}
+
+void fl_prompt_close(fl_prompt *prompt) {
+    free(prompt->text);
+    *prompt = (fl_prompt){0};
+}
+
+int64_t fl_prompt_ctx(const char *model_dir, size_t prompt_bytes, int64_t answer_tokens) {
+    fl_config config;
+    if (fl_config_read(model_dir, &config) != FL_ERR_OK) return 0;
+    int64_t need = (int64_t)prompt_bytes + answer_tokens + template_tokens;
+    return need < config.max_position_embeddings ? need : config.max_position_embeddings;
+}

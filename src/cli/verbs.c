@@ -1,0 +1,57 @@
+/* The verbs, in the order help shows them. */
+#include "cli/cli.h"
+
+const fl_verb fl_verbs[] = {
+    {"run", FL_VERB_RUN, "MODEL [QUESTION]", 1, 2, "answer a question about files",
+     "Reads the files, then answers the question. A folder is read as a repository: all its text files in "
+     "the order of "
+     "their paths, without what .gitignore names, each behind a line with its path. Ctrl-C ends the answer "
+     "within one "
+     "step and keeps what is there; the exit code is then 130.",
+     "run build/models/spark-66m -f report.txt \"What does the report conclude?\"", fl_cmd_run},
+    {"chat", FL_VERB_CHAT, "MODEL", 1, 1, "ask turn by turn",
+     "Reads one question a line, from the terminal or a pipe, and keeps what it has read: a turn computes "
+     "only what is "
+     "new. Files given with -f belong to the first question. /quit or the end of input ends it; Ctrl-C ends "
+     "the running "
+     "answer, or the chat when there is none.",
+     "chat build/models/spark-66m -f src/", fl_cmd_chat},
+    {"inspect", FL_VERB_INSPECT, "MODEL", 1, 1, "show what is in a checkpoint",
+     "Counts parameters, tensors and number formats, and computes the fingerprint. With --memory also what "
+     "running it "
+     "needs at a context length, by the same sums the engine reserves its memory with.",
+     "inspect build/models/spark-66m --memory --ctx 32k", fl_cmd_inspect},
+    {"verify", FL_VERB_VERIFY, "MODEL", 1, 1, "check a checkpoint against its lock",
+     "Checks that the checkpoint is whole and all its values finite, then compares weights, tokenizer, "
+     "configuration "
+     "and engine version with firstlight.lock.json beside it; --write writes that file. Exit code 65: the "
+     "checkpoint "
+     "is broken; 78: something differs from the lock, or there is none.",
+     "verify build/models/spark-66m --write", fl_cmd_verify},
+    {"tokenize", FL_VERB_TOKENIZE, "MODEL [TEXT...]", 1, 1 << 20, "text to token ids and back",
+     "Writes the ids of the text, of the files, or of standard input. With --decode the operands are ids and "
+     "the text "
+     "is written.",
+     "tokenize build/models/spark-66m \"Hello, world\"", fl_cmd_tokenize},
+    {"opcheck", FL_VERB_OPCHECK, "", 0, 0, "check and time every op against its definition",
+     "Runs every op of every backend that this CPU has on seeded cases and compares with the reference. Exit "
+     "code 1: a "
+     "case failed.",
+     "opcheck --bench --only matmul", fl_cmd_opcheck},
+    {"bench prefill", FL_VERB_BENCH_PREFILL, "MODEL", 1, 1, "time the reading of a prompt",
+     "Times the first token of prompts of random tokens, cold each time, and shows beside it what this CPU "
+     "could do at "
+     "most, measured in the same minute.",
+     "bench prefill build/models/spark-66m --tokens 2k,8k", fl_cmd_bench_prefill},
+    {"bench decode", FL_VERB_BENCH_DECODE, "MODEL", 1, 1, "time the making of tokens",
+     "Times tokens made one by one behind a prompt of random tokens, and shows beside it what this memory "
+     "could do at "
+     "most.",
+     "bench decode build/models/spark-66m --depth 8k", fl_cmd_bench_decode},
+    {"version", FL_VERB_VERSION, "", 0, 0, "show version, build and backends",
+     "Shows the version, how it was built, and the backends that this CPU can run.", "version --json",
+     fl_cmd_version},
+    {"help", FL_VERB_HELP, "[VERB]", 0, 2, "show this, or the options of a verb",
+     "Shows the verbs, or the options of one.", "help run", fl_cmd_help},
+    {0},
+};

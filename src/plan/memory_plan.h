@@ -1,0 +1,35 @@
+/* The memory an engine reserves at start, and what `inspect --memory` shows: one sum for both. */
+#ifndef FL_PLAN_MEMORY_PLAN_H
+#define FL_PLAN_MEMORY_PLAN_H
+
+#include "plan/dry_run.h"
+
+enum {
+    FL_TAIL_ROWS_MAX = 256,        /* tail rows of one step, decode rows included */
+    FL_DECODE_ROWS_MAX = 64,       /* requests that decode in one step */
+    FL_SPAN_TOKENS_DEFAULT = 4096, /* document rows of one step */
+};
+
+typedef struct fl_memory_sizes {
+    int64_t ctx_tokens; /* longest session */
+    int64_t kv_tokens;  /* in the pool */
+    int32_t span_tokens;
+    fl_dtype kv_dtype; /* as the dry run was opened with */
+} fl_memory_sizes;
+
+typedef struct fl_memory_plan {
+    int64_t weights_bytes;
+    int64_t kv_bytes;
+    int64_t
+        scratch_bytes; /* of the step that needs most: a whole span and a full tail at the context's end */
+    int64_t logits_bytes;
+    int64_t total_bytes;
+} fl_memory_plan;
+
+/* The span that is used where span_tokens is asked for (0 = the default): never longer than the context's pages. */
+int32_t fl_memory_plan_span(int64_t ctx_tokens, int32_t span_tokens);
+
+fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_memory_sizes *sizes,
+                           fl_memory_plan *out);
+
+#endif
