@@ -80,8 +80,9 @@ typedef struct fl_settings {
 void fl_settings_default(fl_settings *settings);
 
 /* Loads a checkpoint and reserves all memory. Costs one read of the weights. On success the caller owns *out.
- * FL_ERR_DATA: the checkpoint is broken (detail names file, tensor, expected, found). FL_ERR_CONFIG: the lock does
- * not match. FL_ERR_UNSUPPORTED: model type, field or backend not known. FL_ERR_NOMEM: the plan does not fit. */
+ * FL_ERR_DATA: the checkpoint is broken or of a kind firstlight does not know (detail names file, tensor or field, expected,
+ * found). FL_ERR_CONFIG: the lock does not match. FL_ERR_UNSUPPORTED: the backend cannot run this model's shapes.
+ * FL_ERR_DEVICE: this CPU lacks what the backend needs. FL_ERR_NOMEM: the plan does not fit. */
 fl_err fl_engine_open(const fl_settings *settings, fl_engine **out);
 
 /* Cancels what runs, joins the worker and frees everything. Close sessions and requests first. */

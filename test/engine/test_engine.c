@@ -56,8 +56,8 @@ static answer finish(fl_request *r) {
     answer a = {0};
     fl_event e;
     do {
-        assert_int_equal(fl_poll(r, 60, &e), FL_ERR_OK);
-        if (e.type == FL_EVENT_NONE) fail_msg("no event in 60 s");
+        assert_int_equal(fl_poll(r, 500, &e), FL_ERR_OK);
+        if (e.type == FL_EVENT_NONE) fail_msg("no event in 500 s");
         if (e.type == FL_EVENT_TOKEN) {
             assert_true(a.n < ANSWER);
             a.tokens[a.n] = e.token;
@@ -273,7 +273,7 @@ static void sampling_is_seeded_and_reports_logprobs(void **state) {
         assert_int_equal(fl_session_open(e, &s), FL_ERR_OK);
         assert_int_equal(fl_submit(s, &p, &r), FL_ERR_OK);
         do {
-            assert_int_equal(fl_poll(r, 60, &ev), FL_ERR_OK);
+            assert_int_equal(fl_poll(r, 500, &ev), FL_ERR_OK);
             if (ev.type != FL_EVENT_TOKEN) continue;
             seen[i][n++] = ev.token;
             assert_int_equal(ev.n_top, 5);
