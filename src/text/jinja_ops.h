@@ -4,7 +4,8 @@
 
 #include "text/jinja_tree.h"
 
-/* a + b and so on, but for string + string, which the evaluator adds into one buffer. FL_ERR_DATA: wrong kinds, division by zero. FL_ERR_LIMIT: beyond 64 bits. */
+/* a + b and so on, but for string + string, which the evaluator adds into one buffer. FL_ERR_DATA: wrong kinds,
+ * division by zero. FL_ERR_LIMIT: beyond 64 bits. */
 fl_err fl_jop_arith(fl_jrun *run, fl_jop op, const fl_jval *a, const fl_jval *b, fl_jval *out);
 
 /* -a, or +a. */

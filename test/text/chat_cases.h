@@ -11,10 +11,10 @@ typedef struct chat_cases_result {
     size_t n_wrong;       /* anything else; each is printed */
 } chat_cases_result;
 
-/* A JSON list of objects: name, text or file (the template), messages, tools, generate, kwargs, bos, expect (the text, or
- * null: Jinja refused) and alphabet. With alphabet true the origin of each byte of the result is known from the byte:
- * ASCII is the template's, U+05xx came with tools or variables, all else is message content; this is checked as well.
- * Fails the running test if the file cannot be read. */
+/* A JSON list of objects: name, text or file (the template), messages, tools, generate, kwargs, bos, expect (the
+ * text, or null: Jinja refused) and alphabet. With alphabet true the origin of each byte of the result is known from
+ * the byte: ASCII is the template's, U+05xx came with tools or variables, all else is message content; this is checked
+ * as well. Fails the running test if the file cannot be read. */
 chat_cases_result chat_cases_run(const char *path);
 
 #endif

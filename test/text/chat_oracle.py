@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Golden and random cases for chat templates, made with python3-jinja2 set up as Hugging Face transformers sets it up.
 
-  chat_oracle.py golden                 rewrites test/golden/chat_cases.json
+  chat_oracle.py golden                 rewrites test/golden/chat_cases.json and chat_random.json
   chat_oracle.py random [N [SEED]]      makes N random cases and runs build/test_chat on them
 
 Run it in the repository root. It is for developers: neither the build nor the tests need it.
@@ -376,9 +376,8 @@ def random_case(rng):
     return case
 
 
-def run_random(n, seed):
+def random_cases(n, seed):
     rng = random.Random(seed)
-    cases = []
     for i in range(n):
         case = random_case(rng)
         case["name"] = f"random {seed}/{i}"
@@ -388,7 +387,11 @@ def run_random(n, seed):
             case["kwargs"]["bos_token"] = "<s>"
         case["expect"] = render(case, case["text"])
         case["kwargs"].pop("bos_token", None)
-        cases.append(case)
+        yield case
+
+
+def run_random(n, seed):
+    cases = list(random_cases(n, seed))
     refused = sum(case["expect"] is None for case in cases)
     print(f"{n} cases, seed {seed}: Jinja refused {refused}")
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
@@ -397,11 +400,15 @@ def run_random(n, seed):
         return subprocess.run(["build/test_chat", file.name]).returncode
 
 
+def write_cases(path, cases):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[\n" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]\n")
+
+
 def main():
     if sys.argv[1:2] == ["golden"]:
-        cases = list(golden_cases())
-        with open("test/golden/chat_cases.json", "w", encoding="utf-8") as file:
-            file.write("[\n" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]\n")
+        write_cases("test/golden/chat_cases.json", golden_cases())
+        write_cases("test/golden/chat_random.json", random_cases(120, 7))
         return 0
     if sys.argv[1:2] == ["random"]:
         numbers = [int(word) for word in sys.argv[2:]] + [4000, 1][len(sys.argv) - 2:]

@@ -1,6 +1,6 @@
-/* Rendering small templates for tests, always with the same variables: `content` and `other` are the contents of messages 0
- * and 1, the others are JSON: word "wort", n 7, f 2.5, yes true, nil null, list [1, "b", null], d {"k": "v", "items": 1,
- * "e": {}, "l": []}, uni and esc strings beyond ASCII. */
+/* Rendering small templates for tests, always with the same variables: `content` and `other` are the contents of
+ * messages 0 and 1, the others are JSON: word "wort", n 7, f 2.5, yes true, nil null, list [1, "b", null],
+ * d {"k": "v", "items": 1, "e": {}, "l": []}, uni and esc strings beyond ASCII. */
 #ifndef FL_TEST_JINJA_RENDER_H
 #define FL_TEST_JINJA_RENDER_H
 

@@ -91,6 +91,15 @@ static void checkpoint_templates_match_jinja(void **state) {
     assert_int_equal(result.n_equal, result.n_cases);
 }
 
+/* Some of what chat_oracle.py makes by the thousand. */
+static void random_templates_match_jinja(void **state) {
+    (void)state;
+    chat_cases_result result = chat_cases_run("test/golden/chat_random.json");
+    assert_int_equal(result.n_cases, 120);
+    assert_int_equal(result.n_wrong, 0);
+    assert_true(result.n_equal >= 100);
+}
+
 /* ---- provenance ---------------------------------------------------------------------------------------- */
 
 /* Every place of `token` in the prompt is template text exactly if it is not in a message's content. */
@@ -183,6 +192,12 @@ static void variables_are_those_of_hugging_face(void **state) {
     assert_int_equal(fl_chat_open_template(text, sizeof text - 1, NULL, "E", &chat), FL_ERR_OK);
     const fl_chat_message one = message("user", NULL);
     assert_renders(chat, &one, 1, "True True False E True False True");
+    fl_chat_close(chat);
+    static const char missing[] = "{{ bos_token + 'x' }}";
+    fl_chat_text out;
+    assert_int_equal(fl_chat_open_template(missing, sizeof missing - 1, NULL, NULL, &chat), FL_ERR_OK);
+    assert_int_equal(fl_chat_render(chat, &one, 1, &plain, &out), FL_ERR_DATA);
+    assert_string_equal(fl_err_detail(), "chat template line 1: 'bos_token' is undefined");
     fl_chat_close(chat);
 }
 
@@ -328,6 +343,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spark_template_gives_the_golden_prompts),
         cmocka_unit_test(checkpoint_templates_match_jinja),
+        cmocka_unit_test(random_templates_match_jinja),
         cmocka_unit_test(control_tokens_in_contents_are_not_trusted),
         cmocka_unit_test(document_border_is_found_through_strip_and_split),
         cmocka_unit_test(what_comes_with_a_request_is_not_trusted),

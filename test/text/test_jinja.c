@@ -1,5 +1,6 @@
-/* The template language: tables of templates with what they must give, and where each byte of that came from. What Jinja
- * itself gives for such templates is checked at random by chat_oracle.py; here stands what must hold by definition. */
+/* The template language: tables of templates with what they must give, and where each byte of that came from. What
+ * Jinja itself gives for such templates is checked at random by chat_oracle.py; here stands what must hold by
+ * definition. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -151,10 +152,17 @@ static void strings(void **state) {
         {"uni[::2]", "a漢z"},
         {"uni[3:1:-1]", "😀漢"},
         {"uni[-100:100]", "aé漢😀z"},
+        {"uni[::9223372036854775807]", "a"},
+        {"uni[::-9223372036854775807]", "z"},
+        {"uni[1:4:3]", "é"},
+        {"uni[:0:-2]", "z漢"},
         {"uni[4:2]", ""},
         {"uni|length", "5"},
         {"'abc'.startswith('ab')", "True"},
         {"'abc'.endswith(('x', 'c'))", "True"},
+        {"'abc'.startswith(('x', 'ab', 'y'))", "True"},
+        {"'abc'.startswith(('x', 'b'))", "False"},
+        {"'abc'.startswith(())", "False"},
         {"'abc'.startswith('')", "True"},
         {"'[' + ' \\n a b\\t'.strip() + ']'", "[a b]"},
         {"'xxaxx'.strip('x')", "a"},
@@ -220,6 +228,9 @@ static void containers(void **state) {
         {"range(3)|join", "012"},
         {"range(1, 4)|join", "123"},
         {"range(5, 0, -2)|join", "531"},
+        {"range(100000)|length", "100000"},
+        {"range(3, 3)|length", "0"},
+        {"range(2, -9223372036854775807, -9223372036854775807)|join(' ')", "2 -9223372036854775805"},
         {"range(0)|length", "0"},
         {"none.x is defined", "False"},
         {"5.x is defined if false else n.x is defined", "False"},
@@ -280,6 +291,13 @@ static void tests_and_defaults(void **state) {
         {"1 is ne(2)", "True"},
         {"2 is in [1, 2]", "True"},
         {"2 is gt 1 and 1 is lt 2", "True"},
+        {"1 is ge 2", "False"},
+        {"2 is le 1", "False"},
+        {"1 is gt 1", "False"},
+        {"1 is lt 1", "False"},
+        {"2 is greaterthan 1", "True"},
+        {"1 is lessthan 1", "False"},
+        {"2 is equalto 1", "False"},
         {"1 is le 1 and 1 is ge 1", "True"},
         {"missing|default('x')", "x"},
         {"''|default('x')", ""},
@@ -307,6 +325,10 @@ static void json(void **state) {
         {"{'b': 1, 'a': [2]}|tojson(sort_keys=true, indent=2)", "{\n  \"a\": [\n    2\n  ],\n  \"b\": 1\n}"},
         {"d|tojson(separators=(',', ':'))", "{\"k\":\"v\",\"items\":1,\"e\":{},\"l\":[]}"},
         {"{1: 2, none: 3, true: 4}|tojson", "{\"1\": 4, \"null\": 3}"},
+        {"{'a': 1}|tojson(indent=1)", "{\n \"a\": 1\n}"},
+        {"[[1, [2]], {}]|tojson(indent=1)", "[\n [\n  1,\n  [\n   2\n  ]\n ],\n {}\n]"},
+        {"'\\0'|tojson", "\"\\u0000\""},
+        {"'a'|tojson ~ (-3)|tojson", "\"a\"-3"},
         {"[]|tojson(indent=1)", "[]"},
         {"(1e300 * 1e300)|tojson", "Infinity"},
         {"[1]|tojson(indent=0)", "[\n1\n]"},
@@ -331,6 +353,12 @@ static void statements(void **state) {
         {"{% for k, v in d.items() %}{{ k }}={{ v is mapping }} {% endfor %}",
          "k=False items=False e=True l=False "},
         {"{% for x in range(6) if x is odd %}{{ x }}{{ loop.length }} {% endfor %}", "13 33 53 "},
+        {"{% for x in [4, 5, 6] if x is even %}{{ x }}{{ loop.last }} {% endfor %}", "4False 6True "},
+        {"{% for x in [1] %}{% continue %}{% else %}e{% endfor %}", "e"},
+        {"{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}", ""},
+        {"{% for x, y in ['ab', 'cd'] %}{{ y }}{{ x }}{% endfor %}", "badc"},
+        {"{% set ns = namespace() %}{% for x in [1, 2] %}{% set ns.l = loop %}{% endfor %}{{ ns.l.length }}",
+         "2"},
         {"{% for x in [] %}a{% else %}b{% endfor %}", "b"},
         {"{% for x in missing %}a{% endfor %}.", "."},
         {"{% for x in range(5) %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 3 %}{% break %}{% endif "

@@ -240,6 +240,36 @@ static void nesting_is_capped_however_it_is_written(void **state) {
                      0); /* the bracket is missing, that is all */
 }
 
+/* The limit itself is allowed, one less is not. */
+static void nesting_is_counted_exactly(void **state) {
+    (void)state;
+    static const struct {
+        const char *source;
+        size_t levels;
+    } rows[] = {
+        {"x", 2},         /* block, text */
+        {"{{ 1 }}", 3},   /* block, print, constant; and as open constructs block, expression, operand */
+        {"{{ (1) }}", 5}, /* two more open constructs */
+        {"{{ [1] }}", 5},
+        {"{{ word|trim|trim|trim }}", 6}, /* block, print, three filters, name */
+        {"{% if 1 %}x{% endif %}", 4},    /* block, if, block, text */
+        {"{{ [[[2]]]|length }}", 9},
+    };
+    fl_jinja_limits limits;
+    char *text, *marks;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        fl_jinja_limits_default(&limits);
+        limits.nesting = rows[i].levels;
+        fl_err err = jinja_render(rows[i].source, strlen(rows[i].source), &limits, &text, &marks);
+        if (err == FL_ERR_LIMIT) fail_msg("%s is deeper than %zu", rows[i].source, rows[i].levels);
+        free(text);
+        free(marks);
+        limits.nesting--;
+        err = jinja_render(rows[i].source, strlen(rows[i].source), &limits, &text, &marks);
+        if (err != FL_ERR_LIMIT) fail_msg("%s is not deeper than %zu", rows[i].source, limits.nesting);
+    }
+}
+
 static void rendering_is_capped(void **state) {
     (void)state;
     static const refusal rows[] = {
@@ -328,6 +358,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_jinja_is_refused_at_load),
         cmocka_unit_test(wrong_values_are_refused_when_met),
         cmocka_unit_test(nesting_is_capped_however_it_is_written),
+        cmocka_unit_test(nesting_is_counted_exactly),
         cmocka_unit_test(rendering_is_capped),
         cmocka_unit_test(small_limits_hold_one_by_one),
         cmocka_unit_test(names_are_capped),
