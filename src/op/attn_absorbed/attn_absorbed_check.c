@@ -196,6 +196,19 @@ static void compare(oc_run *run, const fixture *f) {
     oc_near(run, &f->lse.ref, &lse, lse_bound);
 }
 
+/* Too large for the formula: the reference must do. */
+static void compare_large(oc_run *run, const fixture *f) {
+    double tolerance = run->be->act_dtype == FL_DTYPE_F32 ? 1e-5 : 2e-2;
+    const double largest_latent = 3, largest_lse = 15;
+    int64_t n = f->out.ref.rows * f->s->latent;
+    double *bound = oc_memory(run, n * (int64_t)sizeof *bound);
+    double *lse_bound = oc_memory(run, n * (int64_t)sizeof *lse_bound);
+    for (int64_t i = 0; i < n; i++) bound[i] = tolerance * largest_latent;
+    for (int64_t i = 0; i < f->out.ref.rows; i++) lse_bound[i] = tolerance * largest_lse;
+    oc_outs_near(run, &f->out, bound);
+    oc_outs_near(run, &f->lse, lse_bound);
+}
+
 static void check_shape(oc_run *run, const shape *s) {
     bool listed = (s->latent == 128 && s->rope == 32) || (s->latent == 512 && s->rope == 64);
     if (s->kv_dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
@@ -214,8 +227,12 @@ static void check_shape(oc_run *run, const shape *s) {
     if (!oc_ran(run, err, listed)) return;
     OC_OK(run, attend(run, run->one, &one, f.pos_max));
     OC_OK(run, attend(run, run->ref, &ref, f.pos_max));
-    compare(run, &f);
-    if (s->kind != OC_BENCH) check_rows(run, &f);
+    if (s->kind == OC_BENCH) {
+        compare_large(run, &f);
+    } else {
+        compare(run, &f);
+        check_rows(run, &f);
+    }
     while (oc_timing(run, fl_attn_absorbed_cost(&args)))
         OC_OK(run, run->be->op->attn_absorbed(run->be, &args));
 }

@@ -106,7 +106,7 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     f.y = oc_outs_make(run, dtype, s->rows, f.width, f.width + 3);
     f.expected = oc_output(run, FL_DTYPE_F32, s->rows, f.width, f.width);
     f.bound = oc_memory(run, (int64_t)s->rows * f.width * (int64_t)sizeof *f.bound);
-    expect(&f, dtype);
+    if (s->kind != OC_BENCH) expect(&f, dtype);
     return f;
 }
 
@@ -160,9 +160,13 @@ static void check_shape(oc_run *run, const shape *s) {
     if (!oc_ran(run, run->be->op->matmul(run->be, &args), listed)) return;
     OC_OK(run, run->one->op->matmul(run->one, &one));
     OC_OK(run, run->ref->op->matmul(run->ref, &ref));
-    oc_outs_near(run, &f.y, f.bound);
-    oc_near(run, &f.y.ref, &f.expected, oc_row_bound(run, &f.expected, 1e-6, FL_DTYPE_F32));
-    if (s->kind != OC_BENCH) check_rows(run, &f);
+    if (s->kind == OC_BENCH) { /* too large for the exact bound */
+        oc_outs_near(run, &f.y, oc_row_bound(run, &f.y.ref, 1e-3, f.y.be.dtype));
+    } else {
+        oc_outs_near(run, &f.y, f.bound);
+        oc_near(run, &f.y.ref, &f.expected, oc_row_bound(run, &f.expected, 1e-6, FL_DTYPE_F32));
+        check_rows(run, &f);
+    }
     while (oc_timing(run, fl_matmul_cost(&args))) OC_OK(run, run->be->op->matmul(run->be, &args));
 }
 

@@ -89,7 +89,7 @@ static void check_shape(oc_run *run, const shape *s) {
     f.y = oc_outs_make(run, run->be->act_dtype, lines, s->n, s->n + 3);
     oc_mat expected = oc_output(run, FL_DTYPE_F32, lines, s->n, s->n);
     double *bound = oc_memory(run, lines * s->n * (int64_t)sizeof *bound);
-    expect(&f, &expected, bound);
+    if (s->kind != OC_BENCH) expect(&f, &expected, bound);
     fl_matmul_head_args args = make_args(&f, &f.x.be, f.w.be, &f.y.be);
     fl_matmul_head_args one = make_args(&f, &f.x.be, f.w.be, &f.y.one);
     fl_matmul_head_args ref = make_args(&f, &f.x.ref, f.w.ref, &f.y.ref);
@@ -97,9 +97,13 @@ static void check_shape(oc_run *run, const shape *s) {
     if (!oc_ran(run, run->be->op->matmul_head(run->be, &args), listed)) return;
     OC_OK(run, run->one->op->matmul_head(run->one, &one));
     OC_OK(run, run->ref->op->matmul_head(run->ref, &ref));
-    oc_outs_near(run, &f.y, bound);
-    oc_near(run, &f.y.ref, &expected, oc_row_bound(run, &expected, 1e-6, FL_DTYPE_F32));
-    if (s->kind != OC_BENCH) check_rows(run, &f);
+    if (s->kind == OC_BENCH) { /* too large for the exact bound */
+        oc_outs_near(run, &f.y, oc_row_bound(run, &f.y.ref, 1e-3, f.y.be.dtype));
+    } else {
+        oc_outs_near(run, &f.y, bound);
+        oc_near(run, &f.y.ref, &expected, oc_row_bound(run, &expected, 1e-6, FL_DTYPE_F32));
+        check_rows(run, &f);
+    }
     while (oc_timing(run, fl_matmul_head_cost(&args))) OC_OK(run, run->be->op->matmul_head(run->be, &args));
 }
 

@@ -105,8 +105,9 @@ static void make_rows(oc_run *run, fixture *f) {
         do {
             for (int32_t j = 0; j < s->dim; j++) oc_set(&f->x.be, r, j, oc_normal(run));
             for (int32_t j = 0; j < s->dim; j++) oc_set(&f->x.ref, r, j, oc_get(&f->x.be, r, j));
+            if (s->kind == OC_BENCH) break; /* not compared: near ties among so many */
             score_row(f, r);
-        } while (select_row(f, ids, weights) < 1e-5 && s->kind != OC_BENCH && ++tries < 200);
+        } while (select_row(f, ids, weights) < 1e-5 && ++tries < 200);
         OC_TRUE(run, tries < 200);
         for (int32_t i = 0; i < s->top_k; i++) oc_set(&f->want_weights, r, i, weights[i]);
     }
@@ -188,7 +189,7 @@ static void check_shape(oc_run *run, const shape *s) {
         f.ids[i][s->rows * s->top_k] = guard;
         OC_OK(run, backends[i]->op->moe_route(backends[i], &args));
         OC_TRUE(run, f.ids[i][s->rows * s->top_k] == guard);
-        if (s->kind == OC_BENCH) continue; /* rows with near ties */
+        if (s->kind == OC_BENCH) continue;
         oc_guards(run, &f.weights[i]);
         OC_TRUE(run, memcmp(f.ids[i], f.want_ids, (size_t)(s->rows * s->top_k) * sizeof(int32_t)) == 0);
         oc_near(run, &f.weights[i], &f.want_weights, bound);
