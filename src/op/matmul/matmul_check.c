@@ -9,38 +9,46 @@ typedef struct shape {
     int32_t rows, n, k, groups; /* groups 0: no group_rows */
     fl_matmul_out out;
     oc_fill fill;
+    int32_t gap; /* between rows */
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 1, 0, FL_MATMUL_F32, OC_NORMAL},
-    {OC_CHECK, 1, 16, 32, 0, FL_MATMUL_F32, OC_NORMAL},
-    {OC_CHECK, 2, 64, 33, 0, FL_MATMUL_ACT, OC_NORMAL},
-    {OC_CHECK, 3, 100, 70, 0, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_CHECK, 1, 256, 96, 0, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_CHECK, 7, 130, 512, 0, FL_MATMUL_F32, OC_SPIKE},
-    {OC_CHECK, 63, 66, 64, 0, FL_MATMUL_ACT, OC_NORMAL},
-    {OC_CHECK, 64, 64, 128, 0, FL_MATMUL_F32, OC_LARGE},
-    {OC_CHECK, 65, 192, 160, 0, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_CHECK, 130, 48, 256, 0, FL_MATMUL_F32, OC_NORMAL},
-    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_SWIGLU, OC_LARGE},
-    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_ACT, OC_ZERO},
-    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_F32, OC_TINY},
-    {OC_CHECK, 40, 64, 64, 7, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_CHECK, 70, 96, 33, 3, FL_MATMUL_F32, OC_NORMAL},
-    {OC_CHECK, 4, 80, 64, 16, FL_MATMUL_ACT, OC_NORMAL},
-    {OC_CHECK, 1, 1, 32, 0, FL_MATMUL_ACT, OC_NORMAL},
-    {OC_CHECK, 65, 128, 160, 0, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_CHECK, 5, 384, 64, 0, FL_MATMUL_SWIGLU, OC_LARGE},
-    {OC_CHECK, 40, 128, 64, 7, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_CHECK, 3, 256, 96, 5, FL_MATMUL_SWIGLU, OC_SPIKE},
-    {OC_CHECK, 150, 96, 64, 3, FL_MATMUL_F32, OC_NORMAL},
-    {OC_SLOW, 300, 520, 1030, 0, FL_MATMUL_F32, OC_NORMAL},
-    {OC_SLOW, 257, 512, 512, 16, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_BENCH, 1, 1024, 512, 0, FL_MATMUL_F32, OC_NORMAL},
-    {OC_BENCH, 1, 8192, 512, 0, FL_MATMUL_F32, OC_NORMAL},
-    {OC_BENCH, 4, 512, 512, 4, FL_MATMUL_SWIGLU, OC_NORMAL},
-    {OC_BENCH, 512, 1024, 512, 0, FL_MATMUL_ACT, OC_NORMAL},
-    {OC_BENCH, 2048, 512, 512, 16, FL_MATMUL_SWIGLU, OC_NORMAL},
+    {OC_CHECK, 1, 1, 1, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 1, 16, 32, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 2, 64, 33, 0, FL_MATMUL_ACT, OC_NORMAL, 7},
+    {OC_CHECK, 3, 100, 70, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 7},
+    {OC_CHECK, 1, 256, 96, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 7},
+    {OC_CHECK, 7, 130, 512, 0, FL_MATMUL_F32, OC_SPIKE, 7},
+    {OC_CHECK, 63, 66, 64, 0, FL_MATMUL_ACT, OC_NORMAL, 7},
+    {OC_CHECK, 64, 64, 128, 0, FL_MATMUL_F32, OC_LARGE, 7},
+    {OC_CHECK, 65, 192, 160, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 7},
+    {OC_CHECK, 130, 48, 256, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_SWIGLU, OC_LARGE, 7},
+    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_ACT, OC_ZERO, 7},
+    {OC_CHECK, 5, 32, 64, 0, FL_MATMUL_F32, OC_TINY, 7},
+    {OC_CHECK, 40, 64, 64, 7, FL_MATMUL_SWIGLU, OC_NORMAL, 7},
+    {OC_CHECK, 70, 96, 33, 3, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 4, 80, 64, 16, FL_MATMUL_ACT, OC_NORMAL, 7},
+    {OC_CHECK, 1, 1, 32, 0, FL_MATMUL_ACT, OC_NORMAL, 7},
+    {OC_CHECK, 65, 128, 160, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 7},
+    {OC_CHECK, 5, 384, 64, 0, FL_MATMUL_SWIGLU, OC_LARGE, 7},
+    {OC_CHECK, 40, 128, 64, 7, FL_MATMUL_SWIGLU, OC_NORMAL, 7},
+    {OC_CHECK, 3, 256, 96, 5, FL_MATMUL_SWIGLU, OC_SPIKE, 7},
+    {OC_CHECK, 150, 96, 64, 3, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_SLOW, 300, 520, 1030, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_SLOW, 257, 512, 512, 16, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_BENCH, 1, 1024, 512, 0, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_BENCH, 1, 8192, 512, 0, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_BENCH, 4, 512, 512, 4, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_BENCH, 512, 1024, 512, 0, FL_MATMUL_ACT, OC_NORMAL, 0},
+    {OC_BENCH, 2048, 512, 512, 16, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 70, 128, 96, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* rows side by side */
+    {OC_CHECK, 9, 192, 64, 0, FL_MATMUL_ACT, OC_NORMAL, 0},
+    {OC_CHECK, 40, 64, 64, 5, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_CHECK, 100, 128, 32, 4, FL_MATMUL_ACT, OC_NORMAL, 0},
+    {OC_CHECK, 200, 256, 64, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 2, 1088, 64, 0, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_CHECK, 40, 1100, 32, 0, FL_MATMUL_F32, OC_NORMAL, 7},
 };
 
 typedef struct fixture {
@@ -100,10 +108,10 @@ static void expect(const fixture *f, fl_dtype dtype) {
 static fixture make_fixture(oc_run *run, const shape *s) {
     fixture f = {.s = s, .width = s->out == FL_MATMUL_SWIGLU ? s->n / 2 : s->n};
     fl_dtype dtype = s->out == FL_MATMUL_F32 ? FL_DTYPE_F32 : run->be->act_dtype;
-    f.x = oc_act(run, s->rows, s->k, s->k + 7, s->fill);
+    f.x = oc_act(run, s->rows, s->k, s->k + s->gap, s->fill);
     f.w = oc_weights_make(run, s->groups ? s->groups : 1, s->n, s->k, OC_NORMAL);
     f.group_rows = s->groups ? make_groups(run, s->groups, s->rows) : NULL;
-    f.y = oc_outs_make(run, dtype, s->rows, f.width, f.width + 3);
+    f.y = oc_outs_make(run, dtype, s->rows, f.width, f.width + s->gap);
     f.expected = oc_output(run, FL_DTYPE_F32, s->rows, f.width, f.width);
     f.bound = oc_memory(run, (int64_t)s->rows * f.width * (int64_t)sizeof *f.bound);
     if (s->kind != OC_BENCH) expect(&f, dtype);
@@ -149,8 +157,8 @@ static void check_rows(oc_run *run, const fixture *f) {
 
 static void check_shape(oc_run *run, const shape *s) {
     static const char *const out_names[] = {"f32", "act", "swiglu"};
-    if (!oc_case(run, s->kind, "matmul rows=%d n=%d k=%d groups=%d out=%s %s", s->rows, s->n, s->k, s->groups,
-                 out_names[s->out], oc_fill_name(s->fill)))
+    if (!oc_case(run, s->kind, "matmul rows=%d n=%d k=%d gap=%d groups=%d out=%s %s", s->rows, s->n, s->k,
+                 s->gap, s->groups, out_names[s->out], oc_fill_name(s->fill)))
         return;
     fixture f = make_fixture(run, s);
     fl_matmul_args args = make_args(&f, &f.x.be, f.w.be, &f.y.be);
