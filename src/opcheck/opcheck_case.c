@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "opcheck/opcheck_private.h"
@@ -28,6 +29,8 @@ void oc_case_end(oc_run *run) {
     oc_private *p = run->private;
     if (!p->in_case) return;
     p->in_case = false;
+    for (; p->n_fences > 0; p->n_fences--)
+        mprotect(p->fences[p->n_fences - 1], OC_PAGE_BYTES, PROT_READ | PROT_WRITE);
     if (p->faults == 0) p->row->passed++;
     else if (p->faults > OC_FAULTS_SHOWN && p->options->log)
         fprintf(p->options->log, "     and %d more\n", p->faults - OC_FAULTS_SHOWN);
@@ -102,6 +105,18 @@ void *oc_memory(oc_run *run, int64_t bytes) {
     p->memory_used = end;
     memset(p->memory + start, 0, (size_t)bytes);
     return p->memory + start;
+}
+
+void *oc_memory_fenced(oc_run *run, int64_t bytes) {
+    oc_private *p = run->private;
+    int64_t used = fl_align_up(bytes, 64);
+    if (p->n_fences == OC_FENCES_MAX) return oc_memory(run, bytes);
+    /* room to move the end to a page's end, and the page behind it */
+    uint8_t *start = oc_memory(run, used + 2 * OC_PAGE_BYTES);
+    int64_t end = fl_align_up(start + used - p->memory, OC_PAGE_BYTES);
+    if (mprotect(p->memory + end, OC_PAGE_BYTES, PROT_NONE) != 0) oc_fail(run, "no fence behind an input");
+    else p->fences[p->n_fences++] = p->memory + end;
+    return p->memory + end - used;
 }
 
 static double now_s(void) {

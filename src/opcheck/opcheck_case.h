@@ -8,7 +8,7 @@
  *   oc_outs_near(run, &y, bound);
  *
  * A case fails at most once a fault, goes on after it, and is counted as passed if nothing failed. All memory of
- * a case is given back when the next begins. Inputs lie between NaNs, so that reading beside them shows;
+ * a case is given back when the next begins. Inputs lie between NaNs and a page that faults, so that reading beside them shows;
  * outputs, and the gaps between their rows, lie between bytes of 0xAA that must still be there afterwards. */
 #ifndef FL_OPCHECK_OPCHECK_CASE_H
 #define FL_OPCHECK_OPCHECK_CASE_H
@@ -76,6 +76,10 @@ double oc_normal(oc_run *run);
 
 /* Zeroed, 64-byte aligned, until the next case. Ends the check of the op if a case wants too much. */
 void *oc_memory(oc_run *run, int64_t bytes);
+
+/* The same, but it ends (rounded up to 64 bytes) at a page that faults when touched: for inputs, so that reading far
+ * behind them shows. */
+void *oc_memory_fenced(oc_run *run, int64_t bytes);
 
 /* ---- matrices ------------------------------------------------------------------------------------------------- */
 

@@ -7,23 +7,24 @@
 
 enum { GUARD_BYTES = 256, OUTPUT_BYTE = 0xaa, INPUT_BYTE = 0xff /* NaN in every format here */ };
 
-static oc_mat make_mat(oc_run *run, fl_dtype dtype, int64_t rows, int64_t width, int64_t stride) {
-    int64_t element = (int64_t)fl_dtype_bytes(dtype), data_bytes = ((rows - 1) * stride + width) * element;
-    oc_mat m = {.dtype = dtype, .rows = rows, .width = width, .stride = stride};
-    m.total_bytes = GUARD_BYTES + data_bytes + GUARD_BYTES;
-    m.bytes = oc_memory(run, m.total_bytes);
-    m.data = m.bytes + GUARD_BYTES;
-    return m;
+static int64_t data_bytes(const oc_mat *m) {
+    return ((m->rows - 1) * m->stride + m->width) * (int64_t)fl_dtype_bytes(m->dtype);
 }
 
 oc_mat oc_input(oc_run *run, fl_dtype dtype, int64_t rows, int64_t width, int64_t stride) {
-    oc_mat m = make_mat(run, dtype, rows, width, stride);
+    oc_mat m = {.dtype = dtype, .rows = rows, .width = width, .stride = stride};
+    m.total_bytes = GUARD_BYTES + fl_align_up(data_bytes(&m), 64);
+    m.bytes = oc_memory_fenced(run, m.total_bytes);
+    m.data = m.bytes + GUARD_BYTES;
     memset(m.bytes, INPUT_BYTE, (size_t)m.total_bytes);
     return m;
 }
 
 oc_mat oc_output(oc_run *run, fl_dtype dtype, int64_t rows, int64_t width, int64_t stride) {
-    oc_mat m = make_mat(run, dtype, rows, width, stride);
+    oc_mat m = {.dtype = dtype, .rows = rows, .width = width, .stride = stride};
+    m.total_bytes = GUARD_BYTES + data_bytes(&m) + GUARD_BYTES;
+    m.bytes = oc_memory(run, m.total_bytes);
+    m.data = m.bytes + GUARD_BYTES;
     oc_reset(&m);
     return m;
 }
@@ -189,9 +190,7 @@ oc_weights oc_weights_make(oc_run *run, int32_t count, int32_t n, int32_t k, oc_
         fl_weight *const weights[] = {&w.be[i], &w.ref[i]};
         for (int32_t b = 0; b < 2; b++) {
             int64_t bytes = fl_backend_weight_bytes(backends[b], n, k);
-            uint8_t *memory = oc_memory(run, bytes + GUARD_BYTES);
-            memset(memory + bytes, INPUT_BYTE, GUARD_BYTES);
-            *weights[b] = (fl_weight){.data = memory, .n = n, .k = k};
+            *weights[b] = (fl_weight){.data = oc_memory_fenced(run, bytes), .n = n, .k = k};
         }
     }
     oc_weights_pack(run, &w, count);

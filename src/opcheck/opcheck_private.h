@@ -6,7 +6,13 @@
 
 #include "opcheck/opcheck_case.h"
 
-enum { OC_SAMPLES_MAX = 25, OC_NAME_BYTES = 160, OC_FAULTS_SHOWN = 3 };
+enum {
+    OC_SAMPLES_MAX = 25,
+    OC_NAME_BYTES = 160,
+    OC_FAULTS_SHOWN = 3,
+    OC_PAGE_BYTES = 4096,
+    OC_FENCES_MAX = 256
+};
 
 typedef struct oc_private {
     const fl_opcheck_options *options;
@@ -18,6 +24,8 @@ typedef struct oc_private {
     uint8_t *memory; /* one arena, reset by every case */
     int64_t memory_used;
     jmp_buf out_of_memory;
+    uint8_t *fences[OC_FENCES_MAX]; /* pages of the current case that may not be touched */
+    int32_t n_fences;
     int32_t n_samples; /* of the current timing, -1 = none yet */
     double sample_s[OC_SAMPLES_MAX], sample_start_s, timing_start_s;
     double timed_s; /* of the row: sum of medians, and what was done in them */

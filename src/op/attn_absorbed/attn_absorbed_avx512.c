@@ -229,7 +229,7 @@ FL_SIMD void add_block(const strip *s, const uint32_t *weights, const float *sca
     }
     for (int32_t pair = 0; pair < KEYS / 2; pair++) {
         for (int i = 0; fetch && i < AHEAD; i++) _mm_prefetch(ahead + i * CACHE_LINE, _MM_HINT_T1);
-        ahead += AHEAD * CACHE_LINE;
+        if (fetch) ahead += AHEAD * CACHE_LINE;
         __m512i even = _mm512_loadu_si512(values), odd = _mm512_loadu_si512(values + s->stride);
         __m512i pairs_low = _mm512_unpacklo_epi16(even, odd), pairs_high = _mm512_unpackhi_epi16(even, odd);
         for (int i = 0; i < BLOCK; i++) {

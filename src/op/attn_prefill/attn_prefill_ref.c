@@ -10,6 +10,11 @@ static float *state_of(const fl_attn_prefill_args *a, int32_t r, int32_t h) {
     return (float *)a->state + ((int64_t)r * a->n_heads + h) * (a->v_dim + 2);
 }
 
+static void start(float *state, int32_t v_dim) {
+    state[0] = -INFINITY;
+    for (int32_t j = 1; j < v_dim + 2; j++) state[j] = 0;
+}
+
 static const float *key_of(const fl_attn_prefill_args *a, int32_t t, int32_t h) {
     return (const float *)a->kv + ((int64_t)t * a->n_heads + h) * (a->nope_dim + a->v_dim);
 }
@@ -29,14 +34,13 @@ static double score_keys(const fl_attn_prefill_args *a, int32_t r, int32_t h, in
 }
 
 static void attend_head(const fl_attn_prefill_args *a, int32_t r, int32_t h, int32_t visible) {
-    double score[FL_ATTN_SPLIT_TOKENS], o[FL_ATTN_HEAD_DIM_MAX], l = 0;
+    double score[FL_ATTN_SPLIT_TOKENS], o[FL_ATTN_HEAD_DIM_MAX];
     float *state = state_of(a, r, h);
+    if (a->first) start(state, a->v_dim);
     /* m is only a reference point, so its rounding to f32 cancels. */
-    float m = (float)score_keys(a, r, h, visible, score);
-    if (!a->first && state[0] > m) m = state[0];
-    double kept = a->first ? 0 : exp2((double)state[0] - (double)m);
-    if (!a->first) l = kept * (double)state[1];
-    for (int32_t j = 0; j < a->v_dim; j++) o[j] = a->first ? 0 : kept * (double)state[2 + j];
+    float m = fmaxf(state[0], (float)score_keys(a, r, h, visible, score));
+    double kept = exp2((double)state[0] - (double)m), l = kept * (double)state[1];
+    for (int32_t j = 0; j < a->v_dim; j++) o[j] = kept * (double)state[2 + j];
     for (int32_t t = 0; t < visible; t++) {
         double p = exp2(score[t] - (double)m);
         const float *v = key_of(a, t, h) + a->nope_dim;

@@ -37,7 +37,7 @@ static void check_shape(oc_run *run, const shape *s) {
                  fl_dtype_name(s->dtype), s->misaligned_bytes))
         return;
     int64_t element = (int64_t)fl_dtype_bytes(s->dtype), elements = (int64_t)s->n_vocab * s->dim;
-    uint8_t *table = oc_memory(run, elements * element + s->misaligned_bytes);
+    uint8_t *table = oc_memory_fenced(run, elements * element + s->misaligned_bytes);
     double *values = oc_memory(run, elements * (int64_t)sizeof *values);
     int32_t *ids = oc_memory(run, s->rows * (int64_t)sizeof *ids);
     for (int64_t i = 0; i < elements; i++) {

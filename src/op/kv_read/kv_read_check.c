@@ -24,8 +24,8 @@ static const int32_t pages[N_PAGES] = {2, 4, 0, 3, 1};
 
 /* Every element of the pool is written from its position and column, so that a wrong place shows. */
 static float value_at(int32_t pos, int32_t column) {
-    return (float)(pos % 16 * 16 + column % 16) * (column % 3 == 0 ? -0.25f : 8) *
-           (column % 7 == 1 ? 0x1p-20f : 1);
+    float scale = (float)(1 << pos / 16), sign = column % 3 == 0 ? -1 : 1;
+    return sign * scale * (float)(pos % 16 * 16 + column % 16) * (column % 7 == 1 ? 0x1p-20f : 1);
 }
 
 static fl_kv_layer make_pool(oc_run *run, const shape *s) {

@@ -67,7 +67,7 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     size_t element = fl_dtype_bytes(s->dtype);
     int32_t scale_rows = s->block_rows ? (s->row0 + s->rows - 1) / s->block_rows + 1 : 1;
     int32_t scale_stride = s->block_rows ? (s->cols - 1) / s->block_cols + 2 : 1;
-    uint8_t *src = oc_memory(run, s->rows * s->cols * (int64_t)element + 1), *scales;
+    uint8_t *src = oc_memory_fenced(run, s->rows * s->cols * (int64_t)element + 1), *scales;
     scales = oc_memory(run, scale_rows * scale_stride * 4 + 1);
     float *scale_values = oc_memory(run, scale_rows * scale_stride * 4),
           *col_scale = oc_memory(run, s->cols * 4);
