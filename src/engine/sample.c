@@ -93,11 +93,23 @@ static float penalised(const fl_sample_args *a, int32_t id) {
     return logit > 0 ? logit / penalty : logit * penalty;
 }
 
+static int32_t best_of(const fl_sample_args *a) {
+    int32_t best = 0;
+    float best_logit = penalised(a, 0);
+    for (int32_t i = 1; i < a->n_known; i++) {
+        float logit = penalised(a, i);
+        if (logit > best_logit) {
+            best = i;
+            best_logit = logit;
+        }
+    }
+    return best;
+}
+
 /* Takes candidates best first while the filters let them in, so a peaked distribution costs a few pops. */
 static int32_t draw(fl_sampler *s, const fl_sample_args *a, int32_t n) {
     const fl_sampling *p = a->sampling;
     double best = s->heap[0].logit, total = 0, kept = 0;
-    if (p->temperature == 0) return s->heap[0].id;
     for (int32_t i = 0; i < n; i++) total += exp((s->heap[i].logit - best) / (double)p->temperature);
     int32_t left = n, most = p->top_k > 0 && p->top_k < n ? p->top_k : n, n_kept = 0;
     candidate *order = s->heap; /* popped entries gather behind the shrinking heap */
@@ -117,34 +129,42 @@ static int32_t draw(fl_sampler *s, const fl_sample_args *a, int32_t n) {
     return order[n - 1].id;
 }
 
+/* In f32 terms, since it runs over the whole vocabulary for every token: the sum's relative error stays below 1e-6. */
 static fl_err log_normaliser(const fl_sample_args *a, double *out) {
-    double best = -INFINITY, sum = 0;
+    float best = -INFINITY;
+    double sum = 0;
     for (int32_t i = 0; i < a->n_known; i++) {
         if (!isfinite(a->logits[i]))
             return FL_FAIL(FL_ERR_NUMERIC, "the logit of token %d is not a finite number", i);
-        best = fmax(best, a->logits[i]);
+        best = a->logits[i] > best ? a->logits[i] : best;
     }
-    for (int32_t i = 0; i < a->n_known; i++) sum += exp(a->logits[i] - best);
+    for (int32_t i = 0; i < a->n_known; i++) sum += (double)expf(a->logits[i] - best);
     *out = best + log(sum);
     return FL_ERR_OK;
+}
+
+static void fill_top(fl_sampler *s, const fl_sample_args *a, double normaliser, fl_sample *out) {
+    int32_t left = a->n_known;
+    for (int32_t i = 0; i < left; i++) s->heap[i] = (candidate){a->logits[i], i};
+    make_heap(s->heap, left);
+    for (int32_t i = 0; i < a->n_top && left > 0; i++) {
+        candidate c = pop(s->heap, &left);
+        out->top[i] = (fl_token_logprob){c.id, (float)(c.logit - normaliser)};
+    }
 }
 
 fl_err fl_sampler_draw(fl_sampler *s, const fl_sample_args *a, fl_sample *out) {
     double normaliser;
     int32_t n = a->n_known;
     FL_TRY(log_normaliser(a, &normaliser));
-    if (a->n_top > 0) {
-        int32_t left = n;
-        for (int32_t i = 0; i < n; i++) s->heap[i] = (candidate){a->logits[i], i};
+    if (a->n_top > 0) fill_top(s, a, normaliser, out);
+    if (a->sampling->temperature == 0) {
+        out->token = best_of(a);
+    } else {
+        for (int32_t i = 0; i < n; i++) s->heap[i] = (candidate){penalised(a, i), i};
         make_heap(s->heap, n);
-        for (int32_t i = 0; i < a->n_top && left > 0; i++) {
-            candidate c = pop(s->heap, &left);
-            out->top[i] = (fl_token_logprob){c.id, (float)(c.logit - normaliser)};
-        }
+        out->token = draw(s, a, n);
     }
-    for (int32_t i = 0; i < n; i++) s->heap[i] = (candidate){penalised(a, i), i};
-    make_heap(s->heap, n);
-    out->token = draw(s, a, n);
     out->logprob = (float)(a->logits[out->token] - normaliser);
     return FL_ERR_OK;
 }

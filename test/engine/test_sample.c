@@ -1,0 +1,113 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/sample.h"
+
+enum { N = 6 };
+
+static fl_sampling plain(float temperature) {
+    return (fl_sampling){.temperature = temperature, .top_p = 1, .repetition_penalty = 1};
+}
+
+/* How often each token comes in `draws` draws. */
+static void count(const float *logits, const fl_sampling *sampling, int32_t draws, int32_t counts[N]) {
+    fl_sampler *s = NULL;
+    assert_int_equal(fl_sampler_open(N, &s), FL_ERR_OK);
+    memset(counts, 0, N * sizeof *counts);
+    for (int32_t i = 0; i < draws; i++) {
+        fl_sample out;
+        const fl_sample_args args = {.logits = logits,
+                                     .n_known = N - 1,
+                                     .sampling = sampling,
+                                     .index = (uint64_t)i}; /* id 5 has no token */
+        assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_OK);
+        assert_in_range(out.token, 0, N - 1);
+        counts[out.token]++;
+    }
+    fl_sampler_close(s);
+}
+
+static const float LOGITS[N] = {0, 2, 1, 2, -1, 9};
+
+static void greedy_takes_the_first_best_known_token(void **state) {
+    (void)state;
+    int32_t counts[N];
+    fl_sampling s = plain(0);
+    count(LOGITS, &s, 3, counts);
+    assert_int_equal(counts[1], 3);
+}
+
+static void frequencies_follow_the_softmax(void **state) {
+    (void)state;
+    enum { DRAWS = 20000 };
+    int32_t counts[N];
+    fl_sampling s = plain(2);
+    count(LOGITS, &s, DRAWS, counts);
+    double sum = 0;
+    for (int32_t i = 0; i < 5; i++) sum += exp((double)LOGITS[i] / 2);
+    for (int32_t i = 0; i < 5; i++) {
+        double p = exp((double)LOGITS[i] / 2) / sum, sigma = sqrt(DRAWS * p * (1 - p));
+        assert_true(fabs(counts[i] - DRAWS * p) < 5 * sigma);
+    }
+    assert_int_equal(counts[5], 0);
+}
+
+static void filters_cut_the_right_tokens(void **state) {
+    (void)state;
+    int32_t counts[N];
+    fl_sampling s = plain(1);
+    s.top_k = 3;
+    count(LOGITS, &s, 3000, counts);
+    assert_true(counts[1] > 0 && counts[3] > 0 && counts[2] > 0);
+    assert_int_equal(counts[0] + counts[4], 0);
+    s = plain(1);
+    s.top_p = 0.5f; /* e^2 alone is 0.40 of the mass, two of them 0.80 */
+    count(LOGITS, &s, 3000, counts);
+    assert_true(counts[1] > 0 && counts[3] > 0);
+    assert_int_equal(counts[0] + counts[2] + counts[4], 0);
+    s = plain(1);
+    s.min_p = 0.3f; /* e^-1 = 0.37 of the best stays, e^-2 = 0.14 goes */
+    count(LOGITS, &s, 3000, counts);
+    assert_true(counts[2] > 0);
+    assert_int_equal(counts[0] + counts[4], 0);
+}
+
+static void penalty_logprobs_and_alternatives(void **state) {
+    (void)state;
+    fl_sampler *sampler = NULL;
+    fl_sample out;
+    const uint8_t seen[N] = {0, 1, 0, 0, 1, 0};
+    fl_sampling s = plain(0);
+    s.repetition_penalty = 2;
+    fl_sample_args args = {.logits = LOGITS, .n_known = N - 1, .seen = seen, .sampling = &s, .n_top = 3};
+    assert_int_equal(fl_sampler_open(N, &sampler), FL_ERR_OK);
+    assert_int_equal(fl_sampler_draw(sampler, &args, &out), FL_ERR_OK);
+    assert_int_equal(out.token, 3); /* 2 / 2 for the seen one */
+    double sum = 0;
+    for (int32_t i = 0; i < 5; i++) sum += exp((double)LOGITS[i]);
+    assert_true(fabs(out.logprob - (2 - log(sum))) < 1e-5); /* of the plain logits */
+    assert_int_equal(out.top[0].token, 1);
+    assert_int_equal(out.top[1].token, 3);
+    assert_int_equal(out.top[2].token, 2);
+    float broken[N] = {0, NAN, 0, 0, 0, 0};
+    args.logits = broken;
+    assert_int_equal(fl_sampler_draw(sampler, &args, &out), FL_ERR_NUMERIC);
+    assert_non_null(strstr(fl_err_detail(), "token 1"));
+    fl_sampler_close(sampler);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_takes_the_first_best_known_token),
+        cmocka_unit_test(frequencies_follow_the_softmax),
+        cmocka_unit_test(filters_cut_the_right_tokens),
+        cmocka_unit_test(penalty_logprobs_and_alternatives),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

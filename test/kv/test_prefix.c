@@ -1,0 +1,130 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kv/prefix.h"
+
+enum { PAGES = 6, PAGE = FL_KV_PAGE_TOKENS };
+
+typedef struct fixture {
+    fl_kv_pool *pool;
+    fl_prefix *prefix;
+    void *memory;
+    int32_t tokens[PAGES * PAGE];
+} fixture;
+
+static void open_fixture(fixture *f) {
+    const fl_kv_shape shape = {.n_layers = 2, .latent_dim = 4, .rope_dim = 2, .dtype = FL_DTYPE_BF16};
+    assert_int_equal(fl_kv_page_bytes(&shape), 2 * PAGE * 6 * 2);
+    f->memory = calloc(PAGES, (size_t)fl_kv_page_bytes(&shape));
+    assert_int_equal(fl_kv_pool_open(&shape, PAGES, f->memory, &f->pool), FL_ERR_OK);
+    assert_int_equal(fl_prefix_open(f->pool, &f->prefix), FL_ERR_OK);
+    for (int32_t i = 0; i < PAGES * PAGE; i++) f->tokens[i] = i * 31 % 1000;
+    fl_kv_layer second = fl_kv_pool_layer(f->pool, 1);
+    assert_ptr_equal(fl_kv_piece(&second, 3),
+                     (uint8_t *)f->memory + 3 * fl_kv_page_bytes(&shape) + PAGE * 6 * 2);
+}
+
+static void close_fixture(fixture *f) {
+    fl_prefix_close(f->prefix);
+    assert_int_equal(fl_kv_pool_free_pages(f->pool), PAGES);
+    fl_kv_pool_close(f->pool);
+    free(f->memory);
+}
+
+/* A timeline of n pages, computed, entered, and let go by its session. */
+static void add_timeline(fixture *f, int32_t n, int32_t *pages) {
+    fl_prefix_key key = {{0}};
+    for (int32_t i = 0; i < n; i++) {
+        pages[i] = fl_kv_pool_take(f->pool);
+        assert_true(pages[i] >= 0);
+        fl_prefix_add(f->prefix, &key, f->tokens + i * PAGE, i, pages[i]);
+    }
+    fl_prefix_touch(f->prefix, pages, n);
+    for (int32_t i = 0; i < n; i++) fl_kv_pool_drop(f->pool, pages[i]);
+}
+
+static void finds_the_longest_equal_prefix(void **state) {
+    (void)state;
+    fixture f;
+    int32_t pages[PAGES], found[PAGES];
+    fl_prefix_key key;
+    open_fixture(&f);
+    add_timeline(&f, 4, pages);
+    assert_int_equal(fl_kv_pool_free_pages(f.pool), PAGES - 4);
+    assert_int_equal(fl_prefix_find(f.prefix, f.tokens, 6, found, &key), 4);
+    assert_memory_equal(found, pages, 4 * sizeof *found);
+    for (int32_t i = 0; i < 4; i++) {
+        assert_int_equal(fl_kv_pool_references(f.pool, found[i]), 2);
+        fl_kv_pool_drop(f.pool, found[i]);
+    }
+    f.tokens[2 * PAGE + 63]++; /* the last token of the third page */
+    assert_int_equal(fl_prefix_find(f.prefix, f.tokens, 4, found, &key), 2);
+    for (int32_t i = 0; i < 2; i++) fl_kv_pool_drop(f.pool, found[i]);
+    assert_int_equal(fl_prefix_find(f.prefix, f.tokens + PAGE, 1, found, &key),
+                     0); /* same page, other place */
+    close_fixture(&f);
+}
+
+static void an_equal_page_is_entered_once(void **state) {
+    (void)state;
+    fixture f;
+    int32_t first[PAGES], second[PAGES];
+    open_fixture(&f);
+    add_timeline(&f, 2, first);
+    add_timeline(&f, 2, second); /* the copies are free again at once */
+    assert_int_equal(fl_kv_pool_free_pages(f.pool), PAGES - 2);
+    assert_int_equal(fl_prefix_evictable(f.prefix), 2);
+    close_fixture(&f);
+}
+
+static void eviction_takes_old_ends_first_and_spares_what_is_held(void **state) {
+    (void)state;
+    fixture f;
+    int32_t old[PAGES], found[PAGES];
+    fl_prefix_key key;
+    open_fixture(&f);
+    add_timeline(&f, 3, old);
+    f.tokens[0]++;
+    add_timeline(&f, 3, found); /* newer: another timeline */
+    f.tokens[0]--;
+    assert_int_equal(fl_kv_pool_free_pages(f.pool), 0);
+    fl_prefix_evict(f.prefix, 2);
+    assert_int_equal(fl_kv_pool_free_pages(f.pool), 2);
+    assert_int_equal(fl_prefix_find(f.prefix, f.tokens, 3, found, &key),
+                     1); /* its beginning is still there */
+    fl_prefix_evict(f.prefix, PAGES);
+    assert_int_equal(fl_kv_pool_free_pages(f.pool), PAGES - 1); /* the held page stays */
+    assert_int_equal(fl_kv_pool_references(f.pool, found[0]), 2);
+    fl_kv_pool_drop(f.pool, found[0]);
+    close_fixture(&f);
+}
+
+static void pool_runs_out_cleanly(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f);
+    int32_t pages[PAGES];
+    for (int32_t i = 0; i < PAGES; i++) pages[i] = fl_kv_pool_take(f.pool);
+    assert_int_equal(fl_kv_pool_take(f.pool), -1);
+    fl_kv_pool_hold(f.pool, pages[0]);
+    fl_kv_pool_drop(f.pool, pages[0]);
+    assert_int_equal(fl_kv_pool_free_pages(f.pool), 0);
+    for (int32_t i = 0; i < PAGES; i++) fl_kv_pool_drop(f.pool, pages[i]);
+    close_fixture(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_the_longest_equal_prefix),
+        cmocka_unit_test(an_equal_page_is_entered_once),
+        cmocka_unit_test(eviction_takes_old_ends_first_and_spares_what_is_held),
+        cmocka_unit_test(pool_runs_out_cleanly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
