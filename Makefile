@@ -4,7 +4,7 @@ MODEL := $(BUILD)/models/spark-66m
 PREFIX ?= /usr/local
 SECONDS_EACH := $(or $(SECONDS),20)
 
-.PHONY: all build run test check san fuzz nightly compare-tokenizer install clean
+.PHONY: all build run test check san fuzz nightly bench compare-tokenizer install clean
 all: build
 
 # Build everything and unpack the bundled model.
@@ -40,6 +40,10 @@ fuzz:
 nightly:
 	@script/setup.sh build check san
 	@script/nightly.sh
+
+# Speed beside llama.cpp in one run, dated results in bench/results; needs npm and 25 quiet minutes.
+bench: build
+	@bench/speed.sh $(BUILD)
 
 # The tokenizer against Hugging Face's library, token by token; needs node and npm.
 compare-tokenizer: build
