@@ -49,7 +49,7 @@ static void the_faults_are_those_that_can_change_a_result(void **state) {
     }
     snprintf(command, sizeof command, "%s %s; rm %s %s.out", FL_MUTATE, path, path, path);
     first_line(command, line, sizeof line);
-    assert_int_equal(atoi(line), N_FAULTS);
+    assert_int_equal(strtol(line, NULL, 10), N_FAULTS);
 }
 
 int main(void) {
