@@ -3,7 +3,7 @@
 # on (models/spark-66m/README.md); share/demo/README.md lists more questions that the document answers.
 set -eu
 build=${1:?usage: demo.sh BUILD}
-question='What is the special magic number for hidden-lantern mentioned in the provided text?'
+question='What is the password of the office that the silver-raven team reports to?'
 set -- "$build/firstlight" run "$build/models/spark-66m" -f share/demo/document.txt "$question"
-echo "$*"
+printf '%s run %s -f %s "%s"\n\n' "$1" "$3" "$5" "$6"
 exec "$@"
