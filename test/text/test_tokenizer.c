@@ -250,6 +250,21 @@ static void broken_bytes_split_like_replacement_characters(void **state) {
     free(ids);
 }
 
+static void words_that_differ_in_zeros_at_the_end_are_different(void **state) {
+    (void)state;
+    /* Runs of 3 to 15 NUL bytes, each twice: every byte must come back. */
+    char text[512];
+    size_t n = 0;
+    for (size_t run = 3; run <= 15; run++) {
+        for (int i = 0; i < 2; i++) {
+            memset(text + n, 0, run);
+            n += run;
+            text[n++] = 'x';
+        }
+    }
+    check_round_trip(text, n, text, n);
+}
+
 /* ---- hostile runs -------------------------------------------------------------------------------------- */
 
 static double cpu_s(void) {
@@ -410,6 +425,7 @@ int main(void) {
         cmocka_unit_test(text_between_tokens_is_one_piece_whatever_is_trusted),
         cmocka_unit_test(bad_spans_are_refused),
         cmocka_unit_test(valid_utf8_comes_back),
+        cmocka_unit_test(words_that_differ_in_zeros_at_the_end_are_different),
         cmocka_unit_test(broken_bytes_keep_their_own_tokens),
         cmocka_unit_test(broken_bytes_split_like_replacement_characters),
         cmocka_unit_test(long_runs_take_linear_time),

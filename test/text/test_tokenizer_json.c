@@ -14,6 +14,10 @@
 
 #define SEEDS "test/fuzz/corpus/tokenizer_json"
 
+#define ADDED(id, content, more)                                                                             \
+    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"   \
+    "\"normalized\":false,\"special\":true" more "}"
+
 static json_t *good(void) {
     json_t *root = json_load_file(SEEDS "/small.json", 0, NULL);
     assert_non_null(root);
@@ -102,15 +106,30 @@ static void two_spellings_make_the_same_tokenizer(void **state) {
     }
 }
 
+static void the_longest_added_token_is_found(void **state) {
+    (void)state;
+    json_t *root = changed("added_tokens.+", ADDED(5000, "<\uff5cbegin\uff5c>ning", ""));
+    fl_tokenizer *t;
+    assert_int_equal(open_json(root, &t), FL_ERR_OK);
+    json_decref(root);
+    check_ids(t, "<\uff5cbegin\uff5c>ning<\uff5cbegin\uff5c><\uff5cbegin\uff5c>ning", true,
+              (const int32_t[]){5000, 0, 5000}, 3);
+    const char cut[] = "<\uff5cbegin\uff5c>nin";
+    int32_t *ids;
+    int64_t n_ids;
+    const fl_text_span all = {0, strlen(cut)};
+    assert_int_equal(fl_tokenizer_encode(t, cut, strlen(cut), &all, 1, &ids, &n_ids), FL_ERR_OK);
+    assert_int_equal(ids[0], 0);
+    assert_true(n_ids > 1);
+    free(ids);
+    fl_tokenizer_close(t);
+}
+
 typedef struct refusal {
     const char *path, *value;
     fl_err err;
     const char *named; /* must be in the message */
 } refusal;
-
-#define ADDED(id, content, more)                                                                             \
-    "{\"id\":" #id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"   \
-    "\"normalized\":false,\"special\":true" more "}"
 
 static const refusal REFUSALS[] = {
     {"version", "\"2.0\"", FL_ERR_UNSUPPORTED, "version"},
@@ -290,6 +309,7 @@ static void huge_parts_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_spellings_make_the_same_tokenizer),
+        cmocka_unit_test(the_longest_added_token_is_found),
         cmocka_unit_test(everything_else_is_refused_by_name),
         cmocka_unit_test(what_does_not_matter_is_accepted),
         cmocka_unit_test(damaged_files_never_crash),
