@@ -152,6 +152,18 @@ static fl_err add_extra(fl_jrun *run, const fl_chat_message *message, size_t at,
     return FL_ERR_OK;
 }
 
+/* Templates may build a turn's control token from the role ('<|' + role + '|>'), so the usual roles count as template
+ * text; any other role is as untrusted as content. */
+static fl_err make_role(fl_jrun *run, const char *role, fl_jval *out) {
+    static const char *const usual[] = {"system", "user", "assistant", "tool", "developer"};
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
+        if (strcmp(role, usual[i]) == 0) {
+            return fl_jval_from_marked(&run->arena, role, strlen(role), FL_JORIGIN_TEMPLATE, out);
+        }
+    }
+    return fl_jval_from_bytes(&run->arena, role, strlen(role), out);
+}
+
 static fl_err make_message(fl_jrun *run, const fl_chat_message *message, size_t at, fl_jval *out) {
     fl_jval value;
     if (message->role == NULL) return FL_FAIL(FL_ERR_INVALID, "message %zu: no role", at);
@@ -161,7 +173,7 @@ static fl_err make_message(fl_jrun *run, const fl_chat_message *message, size_t 
     size_t n = 0;
     fl_jpair *pairs = fl_jarena_alloc(&run->arena, 3 + json_object_size(message->extra), sizeof *pairs);
     if (pairs == NULL) return fl_jarena_error(&run->arena);
-    FL_TRY(fl_jval_from_bytes(&run->arena, message->role, strlen(message->role), &value));
+    FL_TRY(make_role(run, message->role, &value));
     FL_TRY(set_pair(run, &pairs[n++], "role", value));
     value = fl_jval_none();
     if (message->content != NULL) {

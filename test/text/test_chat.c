@@ -114,7 +114,8 @@ static void control_tokens_in_contents_are_not_trusted(void **state) {
         fl_chat_text text;
         assert_int_equal(fl_chat_render(chat, messages, 3, &plain, &text), FL_ERR_OK);
         /* <s> + system + <｜User｜> + user + <｜Assistant｜> + assistant + end + <｜Assistant｜> */
-        const char *own[] = {"<s>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜><｜Assistant｜>"};
+        static const char end[] = "<｜end▁of▁sentence｜><｜Assistant｜>";
+        const char *own[] = {"<s>", "<｜User｜>", "<｜Assistant｜>", end};
         assert_int_equal(text.n_trusted, 4);
         for (size_t i = 0; i < 4; i++) {
             size_t n = text.trusted[i].end - text.trusted[i].begin;
@@ -151,6 +152,21 @@ static void document_border_is_found_through_strip_and_split(void **state) {
     assert_false(fl_chat_text_locate(&text, 0, 3, &at)); /* cut away with <think> */
     assert_false(fl_chat_text_locate(&text, 1, 6, &at));
     assert_false(fl_chat_text_locate(&text, 2, 0, &at));
+    fl_chat_text_free(&text);
+    fl_chat_close(chat);
+}
+
+static void usual_roles_may_make_control_tokens(void **state) {
+    (void)state;
+    fl_chat *chat = open_text("{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.content }}{% endfor %}");
+    const fl_chat_message messages[] = {message("user", "user"), message("spy", "")};
+    fl_chat_text text;
+    assert_int_equal(fl_chat_render(chat, messages, 2, &plain, &text), FL_ERR_OK);
+    assert_string_equal(text.text, "<|user|>user<|spy|>");
+    assert_int_equal(text.n_trusted, 3);
+    assert_int_equal(text.trusted[0].end, 8);
+    assert_int_equal(text.trusted[1].begin, 12);
+    assert_int_equal(text.trusted[1].end, 14); /* not spy */
     fl_chat_text_free(&text);
     fl_chat_close(chat);
 }
@@ -346,6 +362,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(random_templates_match_jinja),
         cmocka_unit_test(control_tokens_in_contents_are_not_trusted),
         cmocka_unit_test(document_border_is_found_through_strip_and_split),
+        cmocka_unit_test(usual_roles_may_make_control_tokens),
         cmocka_unit_test(what_comes_with_a_request_is_not_trusted),
         cmocka_unit_test(variables_are_those_of_hugging_face),
         cmocka_unit_test(extra_keys_may_not_replace_what_is_checked),
