@@ -28,8 +28,8 @@ void fl_chat_close(fl_chat *chat);
 
 /* All members are borrowed for the call. */
 typedef struct fl_chat_message {
-    const char *
-        role; /* system, user, assistant, tool and developer count as the template's own text, others do not */
+    const char
+        *role; /* the usual ones (system, user, assistant, tool, developer) count as the template's text */
     const char *content; /* NULL = none */
     size_t content_bytes;
     json_t *tool_calls; /* a list, or NULL: the message has no such key */

@@ -103,6 +103,7 @@ static void run_case(json_t *test, chat_cases_result *result) {
     result->n_cases++;
     if (err != FL_ERR_OK && json_is_string(expect) && err == FL_ERR_UNSUPPORTED) {
         result->n_unsupported++;
+        printf("unsupported %s: %s\n", json_string_value(json_object_get(test, "name")), fl_err_detail());
     } else if ((err != FL_ERR_OK) != json_is_null(expect)) {
         result->n_wrong++;
         report(test, err != FL_ERR_OK ? "refused" : "not refused",
