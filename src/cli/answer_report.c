@@ -6,7 +6,13 @@
 
 #include "cli/format.h"
 
-enum { BAR_WIDTH = 40, PREFILL_ROWS_MAX = 8, SPANS_MAX = FL_ANSWER_MARKS_MAX + 2 };
+enum {
+    BAR_WIDTH_MAX = 40,
+    BAR_WIDTH_MIN = 8,
+    COLUMNS_BESIDE_BAR = 63,
+    PREFILL_ROWS_MAX = 8,
+    SPANS_MAX = FL_ANSWER_MARKS_MAX + 2
+};
 
 /* A line of the timeline; times since the start of the program. */
 typedef struct span {
@@ -33,8 +39,16 @@ static bool is_prefill(const fl_mark *mark) {
     return strcmp(mark->name, "prefill") == 0;
 }
 
-/* The marks as lines; steps of prefill are numbered, and put together until at most `prefill_max` lines are left. */
-static void add_marks(spans *list, const fl_answer *a, double submit_s, int32_t prefill_max) {
+/* The marks as they are, for programs. */
+static void add_marks(spans *list, const fl_answer *a, double submit_s) {
+    for (int32_t i = 0; i < a->n_marks; i++) {
+        const fl_mark *m = &a->marks[i];
+        add_span(list, m->name, submit_s + m->start_s, submit_s + m->end_s, m->tokens);
+    }
+}
+
+/* The marks for people; steps of prefill are numbered, and put together until at most `prefill_max` lines are left. */
+static void add_lines(spans *list, const fl_answer *a, double submit_s, int32_t prefill_max) {
     int32_t n_prefill = 0, step = 0;
     for (int32_t i = 0; i < a->n_marks; i++) n_prefill += is_prefill(&a->marks[i]);
     int32_t together = (n_prefill + prefill_max - 1) / prefill_max;
@@ -61,30 +75,48 @@ static void add_marks(spans *list, const fl_answer *a, double submit_s, int32_t 
     }
 }
 
+/* prefill_max 0: the marks as they are. */
 static void make_spans(spans *list, const fl_answer_report *r, int32_t prefill_max) {
     const fl_answer_times *t = r->times;
     list->n = 0;
     add_span(list, "load", t->load_begin_s, t->load_end_s, 0);
     add_span(list, "tokenise", t->tokenise_begin_s, t->tokenise_end_s, r->answer->prompt_tokens);
-    add_marks(list, r->answer, t->submit_s, prefill_max);
+    if (prefill_max > 0) add_lines(list, r->answer, t->submit_s, prefill_max);
+    else add_marks(list, r->answer, t->submit_s);
+}
+
+static int bar_width(void) {
+    int width = fl_terminal_columns() - COLUMNS_BESIDE_BAR;
+    return width < BAR_WIDTH_MIN ? BAR_WIDTH_MIN : width > BAR_WIDTH_MAX ? BAR_WIDTH_MAX : width;
 }
 
 static void print_span(FILE *file, const span *s, double begin_s, double all_s) {
     double time_s = s->end_s - s->begin_s;
     fprintf(file, "  %-13s %9s %9s  %s", s->name, fl_format_seconds(s->begin_s - begin_s).s,
-            fl_format_seconds(time_s).s,
-            fl_format_bar((s->begin_s - begin_s) / all_s, (s->end_s - begin_s) / all_s, BAR_WIDTH, " ").s);
+            time_s > 1e-6 ? fl_format_seconds(time_s).s : "",
+            fl_format_bar((s->begin_s - begin_s) / all_s, (s->end_s - begin_s) / all_s, bar_width(), " ").s);
     if (s->tokens > 0) fprintf(file, " %8s tok", fl_format_count(s->tokens).s);
     if (s->tokens > 1 && time_s > 0) fprintf(file, " %9s/s", fl_format_rate((double)s->tokens / time_s).s);
     fputc('\n', file);
 }
 
+static void print_bytes(FILE *file, const char *name, int64_t bytes, int64_t scale_bytes, const char *more) {
+    fprintf(file, "  %-13s %19s  %s %s\n", name, fl_format_bytes(bytes).s,
+            fl_format_bar(0, (double)bytes / (double)scale_bytes, bar_width(), " ").s, more);
+}
+
 static void print_memory(FILE *file, const fl_answer_report *r) {
-    fprintf(file, "memory  %s at most", fl_format_bytes(r->memory.peak_bytes).s);
-    fprintf(file, ": weights %s, KV %s for %s tokens, step %s; %s of it not files\n",
-            fl_format_bytes(r->info.weights_bytes).s, fl_format_bytes(r->info.kv_bytes).s,
-            fl_format_count(r->info.kv_tokens).s, fl_format_bytes(r->info.scratch_peak_bytes).s,
-            fl_format_bytes(r->memory.anonymous_bytes).s);
+    char kv[64], peak[64];
+    const fl_engine_info *i = &r->info;
+    int64_t scale_bytes = i->weights_bytes + i->kv_bytes + i->scratch_peak_bytes;
+    if (r->memory.peak_bytes > scale_bytes) scale_bytes = r->memory.peak_bytes;
+    snprintf(kv, sizeof kv, "room for %s tokens", fl_format_count(i->kv_tokens).s);
+    snprintf(peak, sizeof peak, "%s without files", fl_format_bytes(r->memory.anonymous_bytes).s);
+    fputc('\n', file);
+    print_bytes(file, "weights", i->weights_bytes, scale_bytes, "");
+    print_bytes(file, "KV", i->kv_bytes, scale_bytes, kv);
+    print_bytes(file, "step", i->scratch_peak_bytes, scale_bytes, "");
+    print_bytes(file, "peak memory", r->memory.peak_bytes, scale_bytes, peak);
 }
 
 void fl_answer_print(FILE *file, const fl_answer_report *r) {
@@ -96,7 +128,11 @@ void fl_answer_print(FILE *file, const fl_answer_report *r) {
     fprintf(file, "\n  %-13s %9s %9s\n", "", "at", "took");
     for (int32_t i = 0; i < list->n; i++) print_span(file, &list->item[i], begin_s, end_s - begin_s);
     free(list);
+    print_memory(file, r);
     int64_t computed = a->prompt_tokens - a->cached_tokens;
+    if (r->documents->n_binary + r->documents->n_ignored > 0)
+        fprintf(file, "\nfiles   %d read; left out: %d binary, %d ignored", r->documents->n_files,
+                r->documents->n_binary, r->documents->n_ignored);
     fprintf(file, "\nprompt  %s tokens", fl_format_count(a->prompt_tokens).s);
     if (a->cached_tokens > 0) fprintf(file, ", %s of them cached", fl_format_count(a->cached_tokens).s);
     if (a->ttft_s > 0)
@@ -107,7 +143,6 @@ void fl_answer_print(FILE *file, const fl_answer_report *r) {
     if (a->finish == FL_FINISH_LENGTH) fprintf(file, "; cut off by --max-tokens or --ctx");
     if (a->finish == FL_FINISH_CANCELLED) fprintf(file, "; stopped by Ctrl-C");
     fputc('\n', file);
-    print_memory(file, r);
     fprintf(file, "on      %s, %d threads, KV in %s\n", r->info.backend, r->info.n_threads, r->info.kv_dtype);
 }
 
@@ -125,7 +160,7 @@ static json_t *timeline_json(const fl_answer_report *r) {
     json_t *out = json_array();
     spans *list = malloc(sizeof *list);
     if (!list) return out;
-    make_spans(list, r, FL_ANSWER_MARKS_MAX);
+    make_spans(list, r, 0);
     for (int32_t i = 0; i < list->n; i++) {
         const span *s = &list->item[i];
         json_array_append_new(out,
@@ -163,7 +198,7 @@ fl_err fl_answer_write_trace(const fl_answer_report *r, const char *path) {
         json_decref(events);
         return FL_FAIL(FL_ERR_NOMEM, "--trace %s", path);
     }
-    make_spans(list, r, FL_ANSWER_MARKS_MAX);
+    make_spans(list, r, 0);
     for (int32_t i = 0; i < list->n; i++) {
         const span *s = &list->item[i];
         json_array_append_new(events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:I}}", "name",

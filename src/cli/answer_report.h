@@ -10,12 +10,12 @@ typedef struct fl_answer_times {
     double load_begin_s, load_end_s;
     double tokenise_begin_s, tokenise_end_s;
     double submit_s;
-    int64_t document_bytes;
 } fl_answer_times;
 
 typedef struct fl_answer_report {
     const fl_answer *answer;
     const fl_answer_times *times;
+    const fl_documents *documents;
     fl_engine_info info;
     fl_memory_use memory;
 } fl_answer_report;

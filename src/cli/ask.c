@@ -76,13 +76,17 @@ static fl_err take_text(fl_answer *answer, const fl_event *event, bool stream) {
     return FL_ERR_OK;
 }
 
+/* The rate is that of the whole prompt, as far as its predicted cost tells: the second half of a prompt costs more. */
 static void show_prefill(fl_progress *progress, const fl_event *event) {
     char note[128];
-    double per_s =
-        event->elapsed_s > 0 ? (double)(event->done_tokens - event->cached_tokens) / event->elapsed_s : 0;
-    int n = snprintf(note, sizeof note, "%s of %s tokens", fl_format_count(event->done_tokens).s,
-                     fl_format_count(event->prompt_tokens).s);
-    if (per_s > 0) snprintf(note + n, sizeof note - (size_t)n, ", %s tokens/s", fl_format_rate(per_s).s);
+    int64_t computed = event->prompt_tokens - event->cached_tokens;
+    int n = snprintf(note, sizeof note, "%s tokens", fl_format_count(event->prompt_tokens).s);
+    if (event->cached_tokens > 0)
+        n += snprintf(note + n, sizeof note - (size_t)n, ", %s cached",
+                      fl_format_count(event->cached_tokens).s);
+    if (event->done_fraction > FL_PROGRESS_TELLING && event->elapsed_s > 0)
+        snprintf(note + n, sizeof note - (size_t)n, ", %s tokens/s",
+                 fl_format_rate((double)computed * event->done_fraction / event->elapsed_s).s);
     fl_progress_show(progress, event->done_fraction, note);
 }
 

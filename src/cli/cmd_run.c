@@ -55,7 +55,8 @@ static fl_err answer(running *r) {
 
 static fl_err report(running *r) {
     const fl_options *o = r->options;
-    fl_answer_report about = {.answer = &r->answer, .times = &r->times, .memory = fl_memory_now()};
+    fl_answer_report about = {
+        .answer = &r->answer, .times = &r->times, .documents = &r->documents, .memory = fl_memory_now()};
     fl_engine_get_info(r->engine, &about.info);
     if (!o->json) {
         putchar('\n');

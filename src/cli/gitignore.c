@@ -83,8 +83,10 @@ static fl_err add_rule(fl_ignore *ignore, const fl_ignore_rule *rule, const char
         ignore->rules = rules;
         ignore->capacity = capacity;
     }
-    char *pattern = strndup(text, n_bytes);
+    char *pattern = malloc(n_bytes + 1);
     if (!pattern) return FL_FAIL(FL_ERR_NOMEM, "ignore rule");
+    memcpy(pattern, text, n_bytes);
+    pattern[n_bytes] = '\0';
     ignore->rules[ignore->n] = *rule;
     ignore->rules[ignore->n++].pattern = pattern;
     return FL_ERR_OK;

@@ -4,6 +4,9 @@
 
 #include "cli/options.h"
 
+/* From this fraction on rates and times left are worth showing. */
+#define FL_PROGRESS_TELLING 0.05
+
 typedef struct fl_progress {
     bool shown; /* standard error is a terminal or --progress was given, and not --quiet */
     bool drawn; /* there is a line to clear */
@@ -21,6 +24,9 @@ void fl_progress_show(fl_progress *progress, double fraction, const char *note);
 
 /* Takes the line away. */
 void fl_progress_clear(fl_progress *progress);
+
+/* Width of standard error; 100 if it is no terminal. */
+int fl_terminal_columns(void);
 
 /* For fl_progress_fn: `context` is the fl_progress. */
 void fl_progress_bytes(void *context, int64_t done_bytes, int64_t total_bytes);
