@@ -58,6 +58,9 @@ static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
     return FL_ERR_OK;
 }
 
+/* Counting reads no table, but offsets into none at all would be undefined. */
+static const float unread_table[2];
+
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out) {
     fl_kv_rows seqs[2];
     int32_t n = 0;
@@ -72,6 +75,7 @@ fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *ou
                           .n_seqs = n,
                           .n_document = rows->document_rows > 0,
                           .kv = dry->kv,
+                          .rope_table = unread_table,
                           .softmax_scale = 1,
                           .logit_rows = dry->logit_rows,
                           .n_logit_rows = rows->n_logits};
