@@ -15,17 +15,14 @@ FL_SIMD __m512 fl_simd_dot2(__m512 acc, __m512i a, __m512i b) {
     return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
 }
 
-FL_SIMD __m256 fl_simd_dot2_half(__m256 acc, __m256i a, __m256i b) {
-    return _mm256_dpbf16_ps(acc, (__m256bh)a, (__m256bh)b);
-}
-
 /* Two adjacent bf16 (a "pair", the unit of dot2) in every lane. */
 FL_SIMD __m512i fl_simd_pair(const uint32_t *pair) {
     return _mm512_set1_epi32((int)*pair);
 }
 
-FL_SIMD __m256i fl_simd_pair_half(const uint32_t *pair) {
-    return _mm256_set1_epi32((int)*pair);
+/* Four adjacent bf16 in every two lanes. */
+FL_SIMD __m512i fl_simd_quad(const uint16_t *quad) {
+    return _mm512_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)(const void *)quad));
 }
 
 /* 2^f for |f| <= 1/2, minimax under p(0) = 1: relative error 1.0e-4, a twentieth of a bf16 rounding. */
@@ -86,11 +83,10 @@ FL_SIMD void fl_simd_transpose(__m512i r[16]) {
     }
 }
 
-/* Puts `n_rows` rows of `n_pairs` bf16 pairs (`stride` elements apart) side by side: out[n_pairs][width], width 8 or
- * a multiple of 16, 64-byte aligned; lanes beyond n_rows are 0. */
+/* Puts `n_rows` rows of `n_pairs` bf16 pairs (`stride` elements apart) side by side: out[n_pairs][width], width a
+ * multiple of 16, 64-byte aligned; lanes beyond n_rows are 0. */
 FL_SIMD void fl_simd_pack_rows(const uint16_t *rows, int64_t stride, int32_t n_rows, int32_t n_pairs,
                                int32_t width, uint32_t *out) {
-    __mmask16 lanes = width < 16 ? 0xff : 0xffff;
     for (int32_t p = 0; p < n_pairs; p += 16) {
         int32_t n = n_pairs - p < 16 ? n_pairs - p : 16;
         __mmask16 some = (__mmask16)((1u << n) - 1);
@@ -101,7 +97,7 @@ FL_SIMD void fl_simd_pack_rows(const uint16_t *rows, int64_t stride, int32_t n_r
                            ? _mm512_maskz_loadu_epi32(some, rows + (first + i) * stride + 2 * p)
                            : _mm512_setzero_si512();
             fl_simd_transpose(r);
-            for (int i = 0; i < n; i++) _mm512_mask_storeu_epi32(out + (p + i) * width + first, lanes, r[i]);
+            for (int i = 0; i < n; i++) _mm512_store_si512(out + (p + i) * width + first, r[i]);
         }
     }
 }
