@@ -1,12 +1,13 @@
 #!/bin/sh
 # Do the op checks notice faults? mutate_ops.sh [-n EACH] [-s SEED] [-o REPORT] [OP...]
-# Makes EACH (4) seeded one-token faults (tools/mutate.c says which) in every file of every op that computes results,
-# builds each, and runs `firstlight opcheck --quick --only OP`. A failure, a crash or a minute without an end is
-# "caught". A fault that does not compile is replaced by another. Fails when less than 95% are caught. Works in a copy,
+# Makes EACH (3) seeded one-token faults (tools/mutate.c says which) in every file of every op that computes results,
+# builds each with AddressSanitizer + UBSan, as `make san` does, and runs `firstlight opcheck --quick --only OP`. A
+# failure, a crash or a minute without an end is "caught". A fault that does not compile is replaced by another. Fails when less
+# than 95% are caught; faults that change no result (script/mutate_equivalent.txt) do not count. Works in a copy,
 # build-mutate/.
 set -eu
 cd "$(dirname "$0")/.."
-each=4 seed=1 report=build-mutate/report.md
+each=3 seed=1 report=build-mutate/report.md
 while getopts n:s:o: option; do
     case $option in
     n) each=$OPTARG ;;
@@ -21,9 +22,10 @@ shift $((OPTIND - 1))
 work=build-mutate
 rm -rf $work
 mkdir -p $work/tree
-git ls-files --cached --others --exclude-standard -- CMakeLists.txt include src tools test script |
+git ls-files --cached --others --exclude-standard -- CMakeLists.txt include src tools test script example |
     grep -v '^test/golden\|/corpus/' | tar -cf - -T - | tar -xf - -C $work/tree
-cmake -G Ninja -S $work/tree -B $work/build -DFL_UNPACK_MODEL=OFF >/dev/null
+cmake -G Ninja -S $work/tree -B $work/build -DCMAKE_C_COMPILER=clang-14 -DFL_SANITIZE=address,undefined \
+    -DFL_UNPACK_MODEL=OFF >/dev/null
 cmake --build $work/build --target firstlight_cli mutate >$work/build.log
 firstlight=$work/build/firstlight
 
@@ -40,7 +42,7 @@ shuffled() {
     }'
 }
 
-try_faults() { # OP FILE: one line "OP FILE:LINE old -> new VERDICT" a fault
+try_faults() { # OP FILE: a line "OP FILE LINE CHANGE VERDICT TEXT", parted by tabs, for every fault
     made=0
     for fault in $(shuffled "$($work/build/mutate "$2")" "$2"); do
         [ "$made" -lt "$each" ] || break
@@ -51,7 +53,9 @@ try_faults() { # OP FILE: one line "OP FILE:LINE old -> new VERDICT" a fault
             timeout -s KILL 60 $firstlight opcheck --quick --only "$1" >$work/run.log 2>&1 </dev/null || status=$?
             verdict=SURVIVED
             [ $status = 0 ] || verdict="caught, exit $status"
-            printf '%s\t%s:%s\t%s\n' "$1" "$2" "$(cat $work/what)" "$verdict"
+            line=$(cut -f1 $work/what)
+            printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$(cat $work/what)" "$verdict" \
+                "$(sed -n "${line}s/^ *//p" "$2")"
         fi
     done
     cp "$2" "$work/tree/$2"
@@ -70,18 +74,7 @@ for op in "$@"; do
     cmake --build $work/build --target firstlight_cli >$work/build.log
 done
 
-awk -F '\t' -v each="$each" -v seed="$seed" -v machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" \
-    -v day="$(date -u +%Y-%m-%d)" '
-    { n[$1]++; total++; if (!($1 in caught)) { order[++n_ops] = $1; caught[$1] = 0 } }
-    $3 ~ /^caught/ { caught[$1]++; n_caught++; next }
-    { survivors = survivors sprintf("- %s: %s\n", $1, $2) }
-    END {
-        print "# Faults that the op checks noticed\n"
-        printf "`script/mutate_ops.sh -n %d -s %d`, %s, %s: %d of %d caught (%.1f%%).\n\n", each, seed, day, machine,
-            n_caught, total, 100 * n_caught / total
-        print "| op | faults | caught |\n|---|---|---|"
-        for (i = 1; i <= n_ops; i++) printf "| %s | %d | %d |\n", order[i], n[order[i]], caught[order[i]]
-        if (survivors != "") printf "\nNot caught:\n\n%s", survivors
-    }' $work/results >"$report"
+awk -F '\t' -v how="-n $each -s $seed" -v day="$(date -u +%Y-%m-%d)" \
+    -v machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" -f script/mutate_report.awk \
+    script/mutate_equivalent.txt $work/results >"$report" || { cat "$report"; exit 1; }
 cat "$report"
-awk -F '\t' '{ n++ } $3 ~ /^caught/ { caught++ } END { exit caught < 0.95 * n }' $work/results

@@ -1,7 +1,7 @@
 /* mutate: makes small faults in a C source, to see whether the checks notice (script/mutate_ops.sh).
  *
  *   mutate FILE        prints how many faults it can make in FILE
- *   mutate FILE N      prints FILE with fault N (from 0), and on stderr "LINE: old -> new"
+ *   mutate FILE N      prints FILE with fault N (from 0), and on stderr "LINE<tab>old -> new"
  *
  * A fault is one flipped comparison, arithmetic or logic operator, one number plus one, or one index plus one, inside a
  * function body. Relies on clang-format's layout: binary operators stand between blanks, a unary or pointer * does not.
@@ -142,7 +142,7 @@ static void scan_mark(scanner *s) {
     } else if (c == '[') {
         if (s->after_type) s->in_size = true;
         offer(s, s->at, 1, "[1 + ");
-    } else if (c == ']') {
+    } else if (c == ']' && s->source[s->at + 1] != '[') {
         s->in_size = false;
     }
     s->last = c;
@@ -194,7 +194,7 @@ int main(int argc, char **argv) {
     } else {
         long line = 1;
         for (size_t i = 0; i < s.found.at; i++) line += source[i] == '\n';
-        fprintf(stderr, "%ld: %.*s -> %s\n", line, (int)s.found.old_bytes, source + s.found.at, s.found.text);
+        fprintf(stderr, "%ld\t%.*s -> %s\n", line, (int)s.found.old_bytes, source + s.found.at, s.found.text);
         printf("%.*s%s%s", (int)s.found.at, source, s.found.text, source + s.found.at + s.found.old_bytes);
     }
     free(source);

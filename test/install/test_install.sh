@@ -10,11 +10,11 @@ pc=$(find "$build/moved" -name firstlight.pc)
 PKG_CONFIG_PATH=$(dirname "$pc")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046 # flags are words
-gcc -std=c17 -Wall -Wextra -Wpedantic -Werror -o "$build/moved/ask" example/ask.c \
+gcc -std=c17 -Wall -Wextra -Wpedantic -Werror -o "$build/moved/example" example/*.c \
     $(pkg-config --cflags --libs firstlight)
 status=0
-"$build/moved/ask" >/dev/null 2>&1 || status=$?
-[ "$status" = 2 ] || { echo "ask without arguments: exit $status, expected 2"; exit 1; }
+"$build/moved/example" >/dev/null 2>&1 || status=$?
+[ "$status" = 2 ] || { echo "the example without arguments: exit $status, expected 2"; exit 1; }
 "$build/moved/usr/bin/firstlight" version | grep -q "$(pkg-config --modversion firstlight)"
 [ -s "$build/moved/usr/share/man/man1/firstlight.1" ]
 rm -rf "$build/moved"

@@ -13,14 +13,15 @@
 static const char *const SAMPLE = "#include <x.h> /* a < b */\n"
                                   "enum { SIZE = 4 };\n"
                                   "static float sum(const float *x, int n) {\n"
-                                  "    float part[SIZE + 1] = {0}, *y = part;\n"
+                                  "    float part[SIZE + 1][2] = {0}, *y = part[1];\n"
                                   "    for (int i = 0; i < n; i++) *y += x[i] * 2.5f; /* 3 > 2 */\n"
                                   "    return n > 0x7f && *y != -1 ? *y : (float)strlen(\"1 + 1\");\n"
                                   "}\n";
 
 static const char *const FAULTS[] = {
-    "4: 0 -> 1",       "5: 0 -> 1",  "5: < -> >=",      "5: += -> -=", "5: [ -> [1 + ", "5: * -> +",
-    "5: 2.5f -> 3.5f", "6: > -> <=", "6: 0x7f -> 0x80", "6: && -> ||", "6: != -> ==",   "6: 1 -> 2",
+    "4\t0 -> 1",       "4\t[ -> [1 + ", "4\t1 -> 2",   "5\t0 -> 1",       "5\t< -> >=",
+    "5\t+= -> -=",     "5\t[ -> [1 + ", "5\t* -> +",   "5\t2.5f -> 3.5f", "6\t> -> <=",
+    "6\t0x7f -> 0x80", "6\t&& -> ||",   "6\t!= -> ==", "6\t1 -> 2",
 };
 enum { N_FAULTS = sizeof FAULTS / sizeof *FAULTS };
 
