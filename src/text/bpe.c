@@ -55,9 +55,16 @@ static uint64_t *slot_of(const fl_bpe *b, uint64_t pair) {
     return &b->slots[i];
 }
 
-static uint32_t rank_of(const fl_bpe *b, int32_t left, int32_t right) {
+uint32_t fl_bpe_rank(const fl_bpe *b, int32_t left, int32_t right) {
     uint64_t slot = *slot_of(b, pair_of(left, right));
     return slot == EMPTY ? FL_BPE_NO_RANK : (uint32_t)slot & RANK_MASK;
+}
+
+uint32_t fl_bpe_slot_merge(const fl_bpe *b, size_t slot, int32_t *left, int32_t *right) {
+    uint64_t merge = b->slots[slot];
+    *left = (int32_t)(merge >> 2 * FL_BPE_BITS);
+    *right = (int32_t)((uint32_t)(merge >> FL_BPE_BITS) & RANK_MASK);
+    return merge == EMPTY ? FL_BPE_NO_RANK : (uint32_t)merge & RANK_MASK;
 }
 
 fl_err fl_bpe_init(fl_bpe *b, const int32_t *byte_ids, uint32_t n_merges_max) {
@@ -89,7 +96,7 @@ fl_err fl_bpe_add(fl_bpe *b, int32_t left, int32_t right, int32_t id) {
 
 fl_err fl_bpe_finish(fl_bpe *b, size_t n_known_max) {
     for (size_t i = 0; i < (size_t)256 * 256; i++)
-        b->byte_ranks[i] = rank_of(b, b->byte_ids[i >> 8], b->byte_ids[i & 255]);
+        b->byte_ranks[i] = fl_bpe_rank(b, b->byte_ids[i >> 8], b->byte_ids[i & 255]);
     size_t n = 64;
     while (n / 2 < n_known_max) n *= 2;
     b->known = calloc(n, sizeof *b->known);
@@ -147,8 +154,8 @@ static size_t encode_short(const fl_bpe *b, const uint8_t *p, size_t n, int32_t 
             ids[i] = ids[i + 1];
             ranks[i] = ranks[i + 1];
         }
-        ranks[at] = at + 1 < n ? rank_of(b, ids[at], ids[at + 1]) : FL_BPE_NO_RANK;
-        if (at > 0) ranks[at - 1] = rank_of(b, ids[at - 1], ids[at]);
+        ranks[at] = at + 1 < n ? fl_bpe_rank(b, ids[at], ids[at + 1]) : FL_BPE_NO_RANK;
+        if (at > 0) ranks[at - 1] = fl_bpe_rank(b, ids[at - 1], ids[at]);
     }
 }
 
@@ -197,7 +204,7 @@ static fl_err scratch_reserve(fl_bpe_scratch *s, size_t n) {
  * two in, so 2 n entries are enough. */
 static void propose(const fl_bpe *b, fl_bpe_scratch *s, size_t *n_heap, uint32_t at) {
     fl_bpe_symbol *left = &s->symbols[at];
-    left->rank = left->next == NONE ? FL_BPE_NO_RANK : rank_of(b, left->id, s->symbols[left->next].id);
+    left->rank = left->next == NONE ? FL_BPE_NO_RANK : fl_bpe_rank(b, left->id, s->symbols[left->next].id);
     if (left->rank != FL_BPE_NO_RANK) heap_push(s->heap, n_heap, entry_of(left->rank, at));
 }
 
@@ -264,15 +271,13 @@ static fl_bpe_known *known_of(const fl_bpe *b, const uint64_t key[2], uint64_t h
     }
 }
 
-void fl_bpe_know(fl_bpe *b, const uint8_t *bytes, size_t n_bytes) {
-    int32_t ids[WORD_BYTES];
+void fl_bpe_know(fl_bpe *b, const uint8_t *bytes, size_t n_bytes, int32_t id) {
     uint64_t key[2];
     if (n_bytes < 3 || n_bytes > WORD_BYTES || b->n_known == b->n_known_max) return;
-    if (encode_short(b, bytes, n_bytes, ids) != 1) return;
     word_key(&(fl_bpe_piece){bytes, n_bytes, n_bytes}, key);
     fl_bpe_known *k = known_of(b, key, key_hash(key));
     if (k->key[1] != 0) return;
-    *k = (fl_bpe_known){.key = {key[0], key[1]}, .id = ids[0]};
+    *k = (fl_bpe_known){.key = {key[0], key[1]}, .id = id};
     b->n_known++;
 }
 

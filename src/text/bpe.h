@@ -3,6 +3,7 @@
 #ifndef FL_TEXT_BPE_H
 #define FL_TEXT_BPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,7 +31,8 @@ typedef struct fl_bpe {
     int32_t byte_ids[256];
 } fl_bpe;
 
-/* Memory for n_merges_max (<= 2^FL_BPE_BITS) merges. byte_ids[256]: the token of every byte. On failure close it all the same. */
+/* Memory for n_merges_max (<= 2^FL_BPE_BITS) merges. byte_ids[256]: the token of every byte. On failure close it all
+ * the same. */
 fl_err fl_bpe_init(fl_bpe *b, const int32_t *byte_ids, uint32_t n_merges_max);
 
 /* Adds the merge of the next rank, at most n_merges_max. FL_ERR_DATA: the pair has one already. */
@@ -39,9 +41,19 @@ fl_err fl_bpe_add(fl_bpe *b, int32_t left, int32_t right, int32_t id);
 /* Call once after the last fl_bpe_add: makes ready to encode and reserves room for n_known_max known words. */
 fl_err fl_bpe_finish(fl_bpe *b, size_t n_known_max);
 
-/* Offers a token's bytes, each token once, before the first use by another thread. It is kept for a fast answer if it
- * has a length that is worth it and merging its bytes gives that one token. */
-void fl_bpe_know(fl_bpe *b, const uint8_t *bytes, size_t n_bytes);
+/* Call after fl_bpe_finish. (*whole)[n_ids], malloc'ed, passes to the caller: of every id of a merge or byte (all
+ * < n_ids), whether merging its bytes gives that one token. False where that is not certain. */
+fl_err fl_bpe_whole(const fl_bpe *b, size_t n_ids, bool **whole);
+
+/* Keeps a token that comes out whole for a fast answer, if it has a length that is worth it. Each token at most once,
+ * before the first use by another thread. */
+void fl_bpe_know(fl_bpe *b, const uint8_t *bytes, size_t n_bytes, int32_t id);
+
+/* Rank of the merge of two ids; FL_BPE_NO_RANK if they do not merge. */
+uint32_t fl_bpe_rank(const fl_bpe *b, int32_t left, int32_t right);
+
+/* The merge in a slot: its pair and rank; FL_BPE_NO_RANK in an empty slot. */
+uint32_t fl_bpe_slot_merge(const fl_bpe *b, size_t slot, int32_t *left, int32_t *right);
 
 /* Accepts zeroed and half-built tables. */
 void fl_bpe_close(fl_bpe *b);

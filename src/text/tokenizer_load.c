@@ -1,5 +1,6 @@
 /* From tokenizer.json's vocabulary, added tokens and merges to the tables. The file's structure is checked before
  * (tokenizer_schema.c); here every string and number is. */
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,12 +249,14 @@ static fl_err read_merges(loader *l) {
     FL_TRY(fl_bpe_init(&l->t->bpe, byte_ids, (uint32_t)n_merges));
     for (size_t i = 0; i < n_merges; i++) FL_TRY(read_merge(l, json_array_get(l->parts.merges, i), i));
     fl_tokenizer *t = l->t;
+    bool *whole;
     FL_TRY(fl_bpe_finish(&t->bpe, json_object_size(l->parts.vocab)));
+    FL_TRY(fl_bpe_whole(&t->bpe, (size_t)t->n_vocab, &whole));
     for (int32_t id = 0; id < t->n_vocab; id++) {
         const fl_token *token = &t->tokens[id];
-        if (token->flags & FL_TOKEN_PLAIN)
-            fl_bpe_know(&t->bpe, (const uint8_t *)t->bytes + token->offset, token->n_bytes);
+        if (whole[id]) fl_bpe_know(&t->bpe, (const uint8_t *)t->bytes + token->offset, token->n_bytes, id);
     }
+    free(whole);
     return FL_ERR_OK;
 }
 
@@ -309,6 +312,10 @@ fl_err fl_tokenizer_open(const char *model_dir, fl_tokenizer **out) {
     FL_TRY(fl_file_read(model_dir, "tokenizer.json", FL_TOKENIZER_FILE_BYTES_MAX, &json, &n_bytes));
     fl_err err = fl_tokenizer_open_memory(json, n_bytes, out);
     free(json);
+#ifdef __GLIBC__
+    malloc_trim(
+        0); /* the parsed file was several times the tokenizer's size, in pieces that would stay resident */
+#endif
     return err;
 }
 
