@@ -4,11 +4,11 @@
  *   fl_session   one token timeline with its KV (a document, a conversation). Turns reuse what is already computed.
  *   fl_request   one answer being made: submit, poll events until FL_EVENT_DONE, close. Cancel at any time.
  *
- * Conventions. Functions return fl_err: FL_ERR_OK (0) or a negative code; fl_err_detail() then says what was wrong, in
- * this thread, until its next failing call. Pointers are borrowed for the call unless said otherwise. Close functions
- * accept NULL. Strings are UTF-8. Seconds end in _s, bytes in _bytes. All functions may be called from any thread;
- * two threads must not poll or close the same request at once. The library never exits the process, installs no
- * signal handler and reads no environment variable. */
+ * Conventions. Functions return fl_err: FL_ERR_OK (0) or a negative code; fl_err_detail() then says what was wrong,
+ * in this thread, until its next failing call. Pointers are borrowed for the call unless said otherwise. Close
+ * functions accept NULL. Strings are UTF-8. Seconds end in _s, bytes in _bytes. All functions may be called from any
+ * thread; two threads must not poll or close the same request at once. The library never exits the process, installs
+ * no signal handler and reads no environment variable. */
 #ifndef FIRSTLIGHT_H
 #define FIRSTLIGHT_H
 
@@ -69,10 +69,11 @@ typedef struct fl_settings {
     const char *kv_dtype;   /* "auto" (default: bf16; f32 on "reference"), "bf16", "f32" ("reference" only) */
     int32_t n_threads;      /* 0 (default) = one for each CPU this process may use */
     int64_t ctx_tokens;     /* longest session, prompt + answer; 0 (default) = the model's own maximum */
-    int64_t kv_tokens;      /* KV pool, tokens over all sessions; 0 (default) = ctx_tokens; more keeps more prefixes */
-    int32_t span_tokens;    /* most prompt rows in one step, multiple of 64, 64..16384; 0 (default) = 4096 */
-    int32_t requests_max;   /* bound of the queue, 1..4096; default 64 */
-    bool check_lock;        /* default true: refuse to start when firstlight.lock.json is there and does not match */
+    int64_t
+        kv_tokens; /* KV pool, tokens over all sessions; 0 (default) = ctx_tokens; more keeps more prefixes */
+    int32_t span_tokens;  /* most prompt rows in one step, multiple of 64, 64..16384; 0 (default) = 4096 */
+    int32_t requests_max; /* bound of the queue, 1..4096; default 64 */
+    bool check_lock; /* default true: refuse to start when firstlight.lock.json is there and does not match */
     fl_progress_fn *progress; /* NULL (default) = silent */
     void *progress_context;
 } fl_settings;
@@ -80,27 +81,27 @@ typedef struct fl_settings {
 void fl_settings_default(fl_settings *settings);
 
 /* Loads a checkpoint and reserves all memory. Costs one read of the weights. On success the caller owns *out.
- * FL_ERR_DATA: the checkpoint is broken or of a kind firstlight does not know (detail names file, tensor or field, expected,
- * found). FL_ERR_CONFIG: the lock does not match. FL_ERR_UNSUPPORTED: the backend cannot run this model's shapes.
- * FL_ERR_DEVICE: this CPU lacks what the backend needs. FL_ERR_NOMEM: the plan does not fit. */
+ * FL_ERR_DATA: the checkpoint is broken or of a kind firstlight does not know (detail names file, tensor or field,
+ * expected, found). FL_ERR_CONFIG: the lock does not match. FL_ERR_UNSUPPORTED: the backend cannot run this model's
+ * shapes. FL_ERR_DEVICE: this CPU lacks what the backend needs. FL_ERR_NOMEM: the plan does not fit. */
 fl_err fl_engine_open(const fl_settings *settings, fl_engine **out);
 
 /* Cancels what runs, joins the worker and frees everything. Close sessions and requests first. */
 void fl_engine_close(fl_engine *engine);
 
 typedef struct fl_engine_info {
-    const char *model_type;  /* "deepseek_v3", ...; borrowed from the engine */
-    const char *backend;     /* the one chosen */
-    const char *kv_dtype;    /* "bf16" or "f32" */
-    int64_t ctx_tokens;      /* longest session */
-    int64_t kv_tokens;       /* size of the KV pool */
-    int64_t weights_bytes;   /* packed weights in memory */
-    int64_t kv_bytes;        /* KV pool */
-    int64_t scratch_bytes;   /* step scratch as planned */
+    const char *model_type;     /* "deepseek_v3", ...; borrowed from the engine */
+    const char *backend;        /* the one chosen */
+    const char *kv_dtype;       /* "bf16" or "f32" */
+    int64_t ctx_tokens;         /* longest session */
+    int64_t kv_tokens;          /* size of the KV pool */
+    int64_t weights_bytes;      /* packed weights in memory */
+    int64_t kv_bytes;           /* KV pool */
+    int64_t scratch_bytes;      /* step scratch as planned */
     int64_t scratch_peak_bytes; /* highest use of the step scratch so far; never above scratch_bytes */
     int32_t n_threads;
-    int32_t n_vocab;         /* entries of a logits row */
-    int32_t bos_token;       /* -1 = none */
+    int32_t n_vocab;   /* entries of a logits row */
+    int32_t bos_token; /* -1 = none */
 } fl_engine_info;
 
 void fl_engine_get_info(const fl_engine *engine, fl_engine_info *out);
@@ -123,12 +124,18 @@ typedef struct fl_message {
     size_t content_bytes;
 } fl_message;
 
-/* Token ids of a conversation under the checkpoint's own chat template, with the generation prompt at the end.
- * *document_tokens is for fl_request_params: where the question begins that the last `question_bytes` bytes of the last message
- * hold, or -1 with question_bytes 0. *tokens is malloc'ed and passes to the caller (free). FL_ERR_UNSUPPORTED: the checkpoint
- * has no chat template that firstlight can run. */
+/* A prompt as fl_request_params takes it. */
+typedef struct fl_chat_prompt {
+    int32_t *tokens; /* malloc'ed, passes to the caller (free) */
+    int64_t n_tokens;
+    int64_t document_tokens; /* where the question begins, or -1 */
+} fl_chat_prompt;
+
+/* Token ids of a conversation under the checkpoint's own chat template, with the generation prompt at the end. The
+ * last `question_bytes` bytes of the last message are its question, what comes before is the document; 0 = not told.
+ * FL_ERR_UNSUPPORTED: the checkpoint has no chat template that firstlight can run. */
 fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int32_t n_messages,
-                        size_t question_bytes, int32_t **tokens, int64_t *n_tokens, int64_t *document_tokens);
+                        size_t question_bytes, fl_chat_prompt *out);
 
 /* ---- sessions and requests ------------------------------------------------------------------------------------- */
 
@@ -138,34 +145,37 @@ fl_err fl_session_open(fl_engine *engine, fl_session **out);
 fl_err fl_session_close(fl_session *session);
 
 typedef struct fl_sampling {
-    float temperature;        /* 0 = greedy (default); else 0 < t <= 100 */
-    int32_t top_k;            /* 0 = all (default) */
-    float top_p;              /* 0 < p <= 1; default 1 */
-    float min_p;              /* 0 <= p < 1, share of the best token's probability; default 0 */
-    float repetition_penalty; /* > 0; default 1; divides positive and multiplies negative logits of seen tokens */
-    uint64_t seed;            /* same seed, same answer; default 0 */
+    float temperature; /* 0 = greedy (default); else 0 < t <= 100 */
+    int32_t top_k;     /* 0 = all (default) */
+    float top_p;       /* 0 < p <= 1; default 1 */
+    float min_p;       /* 0 <= p < 1, share of the best token's probability; default 0 */
+    float
+        repetition_penalty; /* > 0; default 1; divides positive and multiplies negative logits of seen tokens */
+    uint64_t seed;          /* same seed, same answer; default 0 */
 } fl_sampling;
 
 enum { FL_TOP_LOGPROBS_MAX = 20, FL_STOPS_MAX = 16 };
 
 typedef struct fl_request_params {
-    const int32_t *tokens;   /* [n_tokens] the whole prompt from position 0, all < n_vocab; copied */
-    int64_t n_tokens;        /* 1..ctx_tokens-1; the session reuses the longest common prefix it holds */
-    int64_t document_tokens; /* rows [0, document_tokens) are the document (shared by content with other sessions),
+    const int32_t *tokens; /* [n_tokens] the whole prompt from position 0, all < n_vocab; copied */
+    int64_t n_tokens;      /* 1..ctx_tokens-1; the session reuses the longest common prefix it holds */
+    int64_t
+        document_tokens; /* rows [0, document_tokens) are the document (shared by content with other sessions),
                                 the rest is the tail: few rows over a long context, computed absorbed.
                                 -1 (default) = all but the last, partly filled page of 64 */
-    int64_t max_tokens;      /* most answer tokens, >= 1; default 256; the answer also ends at the context's end */
+    int64_t max_tokens; /* most answer tokens, >= 1; default 256; the answer also ends at the context's end */
     fl_sampling sampling;
-    int32_t top_logprobs;    /* alternatives reported a token, 0..FL_TOP_LOGPROBS_MAX; default 0 */
+    int32_t top_logprobs;     /* alternatives reported a token, 0..FL_TOP_LOGPROBS_MAX; default 0 */
     const char *const *stops; /* [n_stops] strings that end the answer and are not part of it; copied */
     int32_t n_stops;
-    bool ignore_eos;         /* default false; true keeps going past end tokens (benchmarks, golden tests) */
+    bool ignore_eos; /* default false; true keeps going past end tokens (benchmarks, golden tests) */
 } fl_request_params;
 
 void fl_request_params_default(fl_request_params *params);
 
 /* Queues a request. On success the caller owns *out until fl_request_close. FL_ERR_AGAIN: the queue is full or the
- * session already has a request. FL_ERR_LIMIT: can never fit (detail has the sums). FL_ERR_INVALID: names the field. */
+ * session already has a request. FL_ERR_LIMIT: can never fit (detail has the sums). FL_ERR_INVALID: names the field.
+ */
 fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_request **out);
 
 typedef enum fl_event_type { FL_EVENT_NONE, FL_EVENT_PROGRESS, FL_EVENT_TOKEN, FL_EVENT_DONE } fl_event_type;
@@ -186,22 +196,22 @@ typedef struct fl_mark {
 
 typedef struct fl_event {
     fl_event_type type;
-    int32_t token;          /* TOKEN: the id; -1 in a text-only event (what a stop string had held back) */
-    const char *text;       /* TOKEN, DONE: whole code points that became final; borrowed until the next poll */
+    int32_t token;    /* TOKEN: the id; -1 in a text-only event (what a stop string had held back) */
+    const char *text; /* TOKEN, DONE: whole code points that became final; borrowed until the next poll */
     size_t text_bytes;
     float logprob;
     int32_t n_top;
     fl_token_logprob top[FL_TOP_LOGPROBS_MAX]; /* best first */
-    fl_finish finish;       /* DONE */
-    fl_err err;             /* DONE with FL_FINISH_ERROR */
+    fl_finish finish;                          /* DONE */
+    fl_err err;                                /* DONE with FL_FINISH_ERROR */
     const char *err_detail; /* DONE with FL_FINISH_ERROR; borrowed until fl_request_close */
     int64_t prompt_tokens;  /* always: */
     int64_t cached_tokens;  /* prompt tokens taken from the session or the prefix cache */
     int64_t done_tokens;    /* prompt tokens that are ready now, cached ones included */
     double done_fraction;   /* of the prefill's predicted cost, 0..1 */
     int64_t answer_tokens;
-    double ttft_s;          /* submit to first token; 0 before it */
-    double elapsed_s;       /* since submit */
+    double ttft_s;    /* submit to first token; 0 before it */
+    double elapsed_s; /* since submit */
 } fl_event;
 
 /* Waits up to timeout_s for the next event (0 = look only; FL_EVENT_NONE if there is none). Events of one request

@@ -6,8 +6,8 @@
 
 #include "backend/backend_count.h"
 #include "backend/cpuid.h"
-#include "op/matmul/gemm.h"
 #include "backend/memory_map.h"
+#include "op/matmul/gemm.h"
 
 typedef struct cpu_kind {
     const char *name;

@@ -107,15 +107,13 @@ static void print_turn(const chat *c, const fl_answer *a) {
 }
 
 static fl_err take_turn(chat *c) {
-    int32_t *tokens = NULL;
-    int64_t n_tokens, document_tokens;
+    fl_chat_prompt prompt;
     size_t question_bytes;
     FL_TRY(add_question(c, &question_bytes));
-    FL_TRY(
-        fl_chat_tokenize(c->engine, c->messages, c->n, question_bytes, &tokens, &n_tokens, &document_tokens));
+    FL_TRY(fl_chat_tokenize(c->engine, c->messages, c->n, question_bytes, &prompt));
     fl_answer a;
-    fl_err err = answer(c, tokens, n_tokens, document_tokens, &a);
-    free(tokens);
+    fl_err err = answer(c, prompt.tokens, prompt.n_tokens, prompt.document_tokens, &a);
+    free(prompt.tokens);
     FL_TRY(err);
     putchar('\n');
     err = fl_cli_flush();

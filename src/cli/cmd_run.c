@@ -13,8 +13,7 @@ typedef struct running {
     fl_prompt prompt;
     fl_engine *engine;
     fl_session *session;
-    int32_t *tokens;
-    int64_t n_tokens, document_tokens;
+    fl_chat_prompt chat;
     fl_answer_times times;
     fl_answer answer;
 } running;
@@ -23,8 +22,7 @@ static fl_err tokenise(running *r) {
     const fl_message message = {
         .role = "user", .content = r->prompt.text, .content_bytes = r->prompt.n_bytes};
     r->times.tokenise_begin_s = fl_now_s();
-    FL_TRY(fl_chat_tokenize(r->engine, &message, 1, r->prompt.question_bytes, &r->tokens, &r->n_tokens,
-                            &r->document_tokens));
+    FL_TRY(fl_chat_tokenize(r->engine, &message, 1, r->prompt.question_bytes, &r->chat));
     r->times.tokenise_end_s = fl_now_s();
     return FL_ERR_OK;
 }
@@ -44,9 +42,9 @@ static fl_err answer(running *r) {
     FL_TRY(fl_session_open(r->engine, &r->session));
     fl_request_params params;
     fl_ask_params(o, &params);
-    params.tokens = r->tokens;
-    params.n_tokens = r->n_tokens;
-    params.document_tokens = r->document_tokens;
+    params.tokens = r->chat.tokens;
+    params.n_tokens = r->chat.n_tokens;
+    params.document_tokens = r->chat.document_tokens;
     const fl_ask ask = {
         .session = r->session, .params = &params, .progress = &r->progress, .stream = !o->json};
     r->times.submit_s = fl_now_s();
@@ -69,7 +67,7 @@ static fl_err report(running *r) {
 
 static void close_all(running *r) {
     fl_answer_close(&r->answer);
-    free(r->tokens);
+    free(r->chat.tokens);
     fl_session_close(r->session);
     fl_engine_close(r->engine);
     fl_prompt_close(&r->prompt);

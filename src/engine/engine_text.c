@@ -42,8 +42,7 @@ static fl_err render(const fl_engine *engine, const fl_message *messages, int32_
 }
 
 fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int32_t n_messages,
-                        size_t question_bytes, int32_t **tokens, int64_t *n_tokens,
-                        int64_t *document_tokens) {
+                        size_t question_bytes, fl_chat_prompt *out) {
     if (!engine->chat) return FL_FAIL(FL_ERR_UNSUPPORTED, "no chat template: %s", engine->no_chat);
     if (n_messages < 1) return FL_FAIL(FL_ERR_INVALID, "messages: expected at least one");
     const fl_message *last = &messages[n_messages - 1];
@@ -52,14 +51,14 @@ fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int
                        "question_bytes: expected at most the %zu bytes of the last message, found %zu",
                        last->content_bytes, question_bytes);
     fl_chat_text text;
-    size_t border;
+    size_t border, question = last->content_bytes - question_bytes;
     FL_TRY(render(engine, messages, n_messages, &text));
     fl_err err = fl_tokenizer_encode(engine->tokenizer, text.text, text.n_bytes, text.trusted, text.n_trusted,
-                                     tokens, n_tokens);
-    bool found = question_bytes > 0 && fl_chat_text_locate(&text, (size_t)n_messages - 1,
-                                                           last->content_bytes - question_bytes, &border);
-    if (err == FL_ERR_OK)
-        *document_tokens = found ? tokens_before(engine->tokenizer, *tokens, *n_tokens, border) : -1;
+                                     &out->tokens, &out->n_tokens);
+    bool found = question_bytes > 0 && fl_chat_text_locate(&text, (size_t)n_messages - 1, question, &border);
+    out->document_tokens = -1;
+    if (err == FL_ERR_OK && found)
+        out->document_tokens = tokens_before(engine->tokenizer, out->tokens, out->n_tokens, border);
     fl_chat_text_free(&text);
     return err;
 }

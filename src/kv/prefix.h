@@ -1,6 +1,6 @@
 /* The prefix cache: full document pages found again by the tokens from position 0 on. A page's key is
- * SHA-256(secret, key of the page before, its 64 tokens): the secret is drawn at start, so keys cannot be predicted, and
- * the tokens are compared as well, so a collision can never hand out another prompt's KV. The cache holds one
+ * SHA-256(secret, key of the page before, its 64 tokens): the secret is drawn at start, so keys cannot be predicted,
+ * and the tokens are compared as well, so a collision can never hand out another prompt's KV. The cache holds one
  * reference on each of its pages; pages nobody else holds are evicted, least recently used first.
  * Only document pages enter: their bits do not depend on who computed them (DESIGN 5.1, 5.4). */
 #ifndef FL_KV_PREFIX_H

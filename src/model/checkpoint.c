@@ -189,8 +189,8 @@ static fl_err check_values(const fl_checkpoint *c, bool read_all) {
     return FL_ERR_OK;
 }
 
-/* Scales, norms and biases lie scattered between large weights: read-ahead would fetch most of a checkpoint that is only
- * looked at. */
+/* Scales, norms and biases lie scattered between large weights: read-ahead would fetch most of a checkpoint that is
+ * only looked at. */
 static void expect_jumps(const fl_checkpoint *c, bool jumps) {
     for (int32_t i = 0; i < c->set.n_shards; i++) fl_file_map_expect_jumps(&c->set.shards[i].map, jumps);
 }

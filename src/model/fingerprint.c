@@ -1,5 +1,5 @@
-/* Files are hashed whole, one task a file, on all CPUs: with SHA instructions that is about as fast as they can be read,
- * and a shorter check would miss a flipped weight. */
+/* Files are hashed whole, one task a file, on all CPUs: with SHA instructions that is about as fast as they can be
+ * read, and a shorter check would miss a flipped weight. */
 #include "model/fingerprint.h"
 
 #include "base/file.h"

@@ -1,6 +1,6 @@
 /* What exactly a checkpoint is: SHA-256 of every file that can change an answer, and one digest over them. The lock
- * file stores that beside the checkpoint with the engine version it was tested with, so that a changed shard, tokenizer,
- * configuration or engine is noticed before it answers anything. */
+ * file stores that beside the checkpoint with the engine version it was tested with, so that a changed shard,
+ * tokenizer, configuration or engine is noticed before it answers anything. */
 #ifndef FL_MODEL_FINGERPRINT_H
 #define FL_MODEL_FINGERPRINT_H
 
@@ -25,8 +25,8 @@ typedef struct fl_fingerprint {
 } fl_fingerprint;
 
 /* Hashes the shards, their index, config.json, generation_config.json, tokenizer.json, tokenizer_config.json and
- * chat_template.jinja (those that exist) on all CPUs. `progress` may be NULL and is called from this thread. On success
- * the caller closes *out; on failure it is empty. */
+ * chat_template.jinja (those that exist) on all CPUs. `progress` may be NULL and is called from this thread. On
+ * success the caller closes *out; on failure it is empty. */
 fl_err fl_fingerprint_compute(const char *dir, fl_progress_fn *progress, void *context, fl_fingerprint *out);
 
 /* Accepts a zeroed struct; zeroes it. */
@@ -54,9 +54,8 @@ fl_err fl_lock_write(const char *dir, fl_progress_fn *progress, void *context);
 
 bool fl_lock_exists(const char *dir);
 
-/* Hashes the folder and compares. FL_ERR_CONFIG: a mismatch (detail has the first, the call gets each), or a lock file
- * that is missing or not one of ours. FL_ERR_DATA: the weights'
- * index is broken or a shard is missing. */
+/* Hashes the folder and compares. FL_ERR_CONFIG: a mismatch (detail has the first, the call gets each), or a lock
+ * file that is missing or not one of ours. FL_ERR_DATA: the weights' index is broken or a shard is missing. */
 fl_err fl_lock_check(const char *dir, const fl_lock_calls *calls);
 
 #endif

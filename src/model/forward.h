@@ -1,9 +1,9 @@
-/* One forward step: some rows of some timelines through all layers. The engine says which rows, where their KV goes and what
- * they attend (as op arguments); the model knows layers and weights and never looks at a page or a policy.
+/* One forward step: some rows of some timelines through all layers. The engine says which rows, where their KV goes
+ * and what they attend (as op arguments); the model knows layers and weights and never looks at a page or a policy.
  *
- * Two kinds of rows. Document rows are many and attend non-absorbed: K and V are rebuilt from the latents, split by split
- * (1.7x to 3.4x fewer FLOPs). Tail rows (questions, decode) are few and attend absorbed, in the latent space. A row's kind
- * is part of its definition; its bits depend on nothing else in the step. */
+ * Two kinds of rows. Document rows are many and attend non-absorbed: K and V are rebuilt from the latents, split by
+ * split (1.7x to 3.4x fewer FLOPs). Tail rows (questions, decode) are few and attend absorbed, in the latent space. A
+ * row's kind is part of its definition; its bits depend on nothing else in the step. */
 #ifndef FL_MODEL_FORWARD_H
 #define FL_MODEL_FORWARD_H
 
@@ -29,8 +29,8 @@ typedef struct fl_step {
     void *on_layer_context;
 } fl_step;
 
-/* Runs the step; scratch comes from the arena and goes back to it. All of the step's KV is written even for rows without
- * logits. */
+/* Runs the step; scratch comes from the arena and goes back to it. All of the step's KV is written even for rows
+ * without logits. */
 fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *arena);
 
 /* The residual stream's parts, for tests: h after the embedding or a layer. */

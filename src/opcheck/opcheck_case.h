@@ -8,8 +8,9 @@
  *   oc_outs_near(run, &y, bound);
  *
  * A case fails at most once a fault, goes on after it, and is counted as passed if nothing failed. All memory of
- * a case is given back when the next begins. Inputs lie between NaNs and a page that faults, so that reading beside them shows;
- * outputs, and the gaps between their rows, lie between bytes of 0xAA that must still be there afterwards. */
+ * a case is given back when the next begins. Inputs lie between NaNs and a page that faults, so that reading beside
+ * them shows; outputs, and the gaps between their rows, lie between bytes of 0xAA that must still be there
+ * afterwards. */
 #ifndef FL_OPCHECK_OPCHECK_CASE_H
 #define FL_OPCHECK_OPCHECK_CASE_H
 

@@ -1,4 +1,5 @@
-/* The splitter. A cursor never looks past the end of the piece that the first two expressions cut: END stands for it. */
+/* The splitter. A cursor never looks past the end of the piece that the first two expressions cut: END stands for it.
+ */
 #include "text/pretok.h"
 
 #include <stdbool.h>

@@ -33,12 +33,12 @@ fl_err fl_tokenizer_open_memory(const char *json, size_t n_bytes, fl_tokenizer *
 /* Accepts NULL. */
 void fl_tokenizer_close(fl_tokenizer *t);
 
-/* Ids of text[0, n_bytes). Added tokens (control tokens and the like) are recognised only where they lie wholly inside
- * one of the `trusted` spans (sorted, disjoint, within the text); anywhere else they are plain text. NULL and 0: nothing
- * is trusted; one span over everything: as Hugging Face encodes. What lies between two recognised tokens is split and
- * merged as one text, whatever is trusted in it. A byte that is no part of valid UTF-8 splits like U+FFFD and becomes
- * that byte's own token. O(n log n) on any text. *ids is malloc'ed and passes to the caller (free); never NULL on
- * success. FL_ERR_INVALID: bad spans. FL_ERR_LIMIT: longer than FL_TEXT_BYTES_MAX. */
+/* Ids of text[0, n_bytes). Added tokens (control tokens and the like) are recognised only where they lie wholly
+ * inside one of the `trusted` spans (sorted, disjoint, within the text); anywhere else they are plain text. NULL and
+ * 0: nothing is trusted; one span over everything: as Hugging Face encodes. What lies between two recognised tokens
+ * is split and merged as one text, whatever is trusted in it. A byte that is no part of valid UTF-8 splits like
+ * U+FFFD and becomes that byte's own token. O(n log n) on any text. *ids is malloc'ed and passes to the caller
+ * (free); never NULL on success. FL_ERR_INVALID: bad spans. FL_ERR_LIMIT: longer than FL_TEXT_BYTES_MAX. */
 fl_err fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t n_bytes,
                            const fl_text_span *trusted, size_t n_trusted, int32_t **ids, int64_t *n_ids);
 

@@ -58,7 +58,8 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median row's: random routers have near-equal scores, and where bf16 flips an expert, that one row differs much. */
+/* The median row's: random routers have near-equal scores, and where bf16 flips an expert, that one row differs much.
+ */
 static double distance(const float *a, const float *b, int32_t n) {
     double rows[CHECKED];
     for (int32_t i = 0; i < CHECKED; i++) rows[i] = row_distance(a + (int64_t)i * n, b + (int64_t)i * n, n);

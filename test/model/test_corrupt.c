@@ -1,6 +1,7 @@
-/* More than two hundred corrupted checkpoints: each must be refused with FL_ERR_DATA (exit code 65) and a message that
- * names the file, and where given the tensor or field at fault. Flips that no reader could notice are left out by
- * construction: the headers here hold no free text, and flipped weight bits are the lock's business (last test). */
+/* More than two hundred corrupted checkpoints: each must be refused with FL_ERR_DATA (exit code 65) and a message
+ * that names the file, and where given the tensor or field at fault. Flips that no reader could notice are left out
+ * by construction: the headers here hold no free text, and flipped weight bits are the lock's business (last test).
+ */
 #include "model/checkpoint.h"
 #include "model/fingerprint.h"
 #include "model/tiny_checkpoint.h"
@@ -89,8 +90,8 @@ static size_t header_end(const fixture *f, int file) {
     return 8 + (size_t)n;
 }
 
-/* One flipped bit anywhere in length and header: it ends in a syntax error, a name the index does not know, a shape that
- * does not match its bytes, or a range that does not meet its neighbours. */
+/* One flipped bit anywhere in length and header: it ends in a syntax error, a name the index does not know, a shape
+ * that does not match its bytes, or a range that does not meet its neighbours. */
 static void test_header_bits(void **state) {
     fixture *f = *state;
     uint64_t random = 20261130;

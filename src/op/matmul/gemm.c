@@ -1,5 +1,6 @@
-/* oneDNN is called single-threaded from our own pinned workers: its OpenMP runtime spins and collapses on shared machines.
- * Scratch is handed in by us (user mode), because its own is not safe for one primitive on several threads. */
+/* oneDNN is called single-threaded from our own pinned workers: its OpenMP runtime spins and collapses on shared
+ * machines. Scratch is handed in by us (user mode), because its own is not safe for one primitive on several threads.
+ */
 #include "op/matmul/gemm.h"
 
 #include <oneapi/dnnl/dnnl.h>

@@ -1,6 +1,7 @@
-/* Small row-tile GEMMs on oneDNN (bf16 x bf16 -> f32, optionally rounded to bf16), for the avx512 backend's matmul ops.
- * oneDNN's kernel sums k in an order that depends neither on the number of rows nor on the number of features (tested), so
- * any row count is cut into tiles of 64, 32, .. 1 rows from a fixed set of primitives: nothing is compiled or allocated after the first use of a shape. */
+/* Small row-tile GEMMs on oneDNN (bf16 x bf16 -> f32, optionally rounded to bf16), for the avx512 backend's matmul
+ * ops. oneDNN's kernel sums k in an order that depends neither on the number of rows nor on the number of features
+ * (tested), so any row count is cut into tiles of 64, 32, .. 1 rows from a fixed set of primitives: nothing is
+ * compiled or allocated after the first use of a shape. */
 #ifndef FL_OP_GEMM_H
 #define FL_OP_GEMM_H
 

@@ -1,11 +1,11 @@
-/* matmul, AVX-512 BF16. Tasks are (panel of features, group, tile of 64 rows), each one oneDNN GEMM that stays in L2. oneDNN
- * takes only dense operands, so a panel that is narrower than y goes through the worker's stage, and rows that are not dense
- * go one by one. SwiGLU tasks stage a gate panel and its up panel and write only the activated half. */
+/* matmul, AVX-512 BF16. Tasks are (panel of features, group, tile of 64 rows), each one oneDNN GEMM that stays in L2.
+ * oneDNN takes only dense operands, so a panel that is narrower than y goes through the worker's stage, and rows that
+ * are not dense go one by one. SwiGLU tasks stage a gate panel and its up panel and write only the activated half. */
 #include <immintrin.h>
 
 #include "backend/backend.h"
-#include "op/matmul/gemm.h"
 #include "backend/op_tables.h"
+#include "op/matmul/gemm.h"
 #include "op/vec_avx512.h"
 
 /* Few rows are cut into narrow panels so that all workers share them; whole rows are cheapest for many. */

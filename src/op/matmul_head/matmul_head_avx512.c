@@ -1,8 +1,8 @@
-/* matmul_head, AVX-512 BF16. Tasks are (head, tile of 64 rows). The heads' rows are not dense, which oneDNN does not take, so
- * they go one by one: the rows are few, and a head's weights stay in L1. */
+/* matmul_head, AVX-512 BF16. Tasks are (head, tile of 64 rows). The heads' rows are not dense, which oneDNN does not
+ * take, so they go one by one: the rows are few, and a head's weights stay in L1. */
 #include "backend/backend.h"
-#include "op/matmul/gemm.h"
 #include "backend/op_tables.h"
+#include "op/matmul/gemm.h"
 
 typedef struct job {
     const fl_matmul_head_args *a;

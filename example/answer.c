@@ -1,4 +1,4 @@
-/* Asks a question about a file: ask MODEL_DIR FILE QUESTION. The whole public API in one use. */
+/* Answers a question about a file: ask MODEL_DIR FILE QUESTION. The whole public API in one use. */
 #include <firstlight/firstlight.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,19 +15,21 @@ static int answer(fl_engine *engine, const char *prompt, size_t question_bytes) 
     fl_request *request = NULL;
     fl_request_params params;
     fl_event event;
-    int32_t *tokens = NULL;
+    fl_chat_prompt chat;
     fl_request_params_default(&params);
-    if (fl_chat_tokenize(engine, &message, 1, question_bytes, &tokens, &params.n_tokens, &params.document_tokens))
-        return fail("prompt");
-    params.tokens = tokens;
+    if (fl_chat_tokenize(engine, &message, 1, question_bytes, &chat)) return fail("prompt");
+    params.tokens = chat.tokens;
+    params.n_tokens = chat.n_tokens;
+    params.document_tokens = chat.document_tokens;
     params.max_tokens = 64;
     if (fl_session_open(engine, &session) || fl_submit(session, &params, &request)) return fail("request");
-    free(tokens); /* submit copied them */
+    free(chat.tokens); /* submit copied them */
     do {
         if (fl_poll(request, 1.0, &event)) return fail("poll");
         if (event.text_bytes > 0) fwrite(event.text, 1, event.text_bytes, stdout);
     } while (event.type != FL_EVENT_DONE);
-    printf("\n[%lld prompt tokens, first token after %.2f s]\n", (long long)event.prompt_tokens, event.ttft_s);
+    printf("\n[%lld prompt tokens, first token after %.2f s]\n", (long long)event.prompt_tokens,
+           event.ttft_s);
     fl_request_close(request);
     fl_session_close(session);
     return event.finish == FL_FINISH_ERROR;
