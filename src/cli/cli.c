@@ -13,6 +13,8 @@ static const char *advice(fl_err err) {
         return "`firstlight verify MODEL` checks a checkpoint; copying or downloading it again often helps";
     case FL_ERR_CONFIG: return "if the change is wanted, `firstlight verify MODEL --write` writes a new lock";
     case FL_ERR_DEVICE: return "--backend auto takes the fastest that this CPU has";
+    case FL_ERR_LIMIT: return "fewer or shorter files, or a larger --ctx up to the model's own, make it fit";
+    case FL_ERR_UNSUPPORTED: return "`firstlight version` shows what this build has";
     case FL_ERR_AGAIN: return "try again in a moment";
     case FL_ERR_INTERNAL:
     case FL_ERR_NUMERIC:

@@ -4,9 +4,10 @@
 #include <string.h>
 
 #include "model/config.h"
+#include "text/tokenizer.h"
 
 /* What a chat template puts around one message, and some. */
-static const int64_t template_tokens = 1024;
+static const int64_t template_tokens = 512;
 
 fl_err fl_prompt_make(const fl_documents *documents, const char *question, fl_prompt *out) {
     size_t n_text = documents->n_bytes, n_question = strlen(question);
@@ -28,9 +29,22 @@ void fl_prompt_close(fl_prompt *prompt) {
     *prompt = (fl_prompt){0};
 }
 
-int64_t fl_prompt_ctx(const char *model_dir, size_t prompt_bytes, int64_t answer_tokens) {
+/* Tokens of the text alone; at most one a byte where the tokenizer cannot tell. */
+static int64_t count_tokens(const char *model_dir, const fl_prompt *prompt) {
+    fl_tokenizer *tokenizer = NULL;
+    int32_t *ids = NULL;
+    int64_t n = (int64_t)prompt->n_bytes;
+    if (fl_tokenizer_open(model_dir, &tokenizer) == FL_ERR_OK &&
+        fl_tokenizer_encode(tokenizer, prompt->text, prompt->n_bytes, NULL, 0, &ids, &n) != FL_ERR_OK)
+        n = (int64_t)prompt->n_bytes;
+    free(ids);
+    fl_tokenizer_close(tokenizer);
+    return n;
+}
+
+int64_t fl_prompt_ctx(const char *model_dir, const fl_prompt *prompt, int64_t answer_tokens) {
     fl_config config;
     if (fl_config_read(model_dir, &config) != FL_ERR_OK) return 0;
-    int64_t need = (int64_t)prompt_bytes + answer_tokens + template_tokens;
+    int64_t need = count_tokens(model_dir, prompt) + answer_tokens + template_tokens;
     return need < config.max_position_embeddings ? need : config.max_position_embeddings;
 }

@@ -15,8 +15,8 @@ typedef struct fl_prompt {
 fl_err fl_prompt_make(const fl_documents *documents, const char *question, fl_prompt *out);
 void fl_prompt_close(fl_prompt *prompt);
 
-/* A context that holds the prompt and the answer and is no longer than the model's own: a token has at least one byte.
- * 0, the engine's choice, when the model's length cannot be read (opening it will say why). */
-int64_t fl_prompt_ctx(const char *model_dir, size_t prompt_bytes, int64_t answer_tokens);
+/* A context that holds the prompt and the answer, and no more than the model's own. 0, the engine's choice, when the
+ * model's length cannot be read (opening it will say why). */
+int64_t fl_prompt_ctx(const char *model_dir, const fl_prompt *prompt, int64_t answer_tokens);
 
 #endif

@@ -160,6 +160,17 @@ static void run_gives_json(void **state) {
     drop(r);
 }
 
+static void what_does_not_fit_is_refused_with_the_numbers(void **state) {
+    (void)state;
+    write_document(path_in("doc.txt"));
+    result r = RUN("run", MODEL, "-f", path_in("doc.txt"), "--ctx", "256", question);
+    expect_code(&r, 1);
+    expect_in(r.err, "the context holds 256");
+    expect_in(r.err, "a larger --ctx");
+    assert_string_equal(r.out, "");
+    drop(r);
+}
+
 static void a_repository_is_read(void **state) {
     (void)state;
     mkdir(path_in("repo"), 0700);
@@ -363,6 +374,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_question_about_a_file_is_answered),
         cmocka_unit_test(run_gives_json),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_the_numbers),
         cmocka_unit_test(a_repository_is_read),
         cmocka_unit_test(chat_keeps_what_it_has_read),
         cmocka_unit_test(tokenize_goes_both_ways),
