@@ -2,7 +2,7 @@
 #ifndef FL_CLI_ANSWER_REPORT_H
 #define FL_CLI_ANSWER_REPORT_H
 
-#include "cli/ask.h"
+#include "cli/answer.h"
 #include "cli/cli.h"
 
 /* What came before submit, seconds since the start of the program. */

@@ -4,7 +4,7 @@
 
 #include "backend/roof.h"
 #include "backend/timed.h"
-#include "cli/ask.h"
+#include "cli/answer.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/ask.h"
+#include "cli/answer.h"
 #include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/prompt.h"

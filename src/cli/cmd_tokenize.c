@@ -19,7 +19,7 @@ static fl_err read_input(const fl_options *o, fl_documents *out) {
     if (o->operands.n == 1) return fl_documents_read(o->files.n > 0 ? &o->files : &input, out);
     if (o->files.n > 0) return FL_FAIL(FL_ERR_INVALID, "expected a text or -f, not both");
     for (int32_t i = 1; i < o->operands.n; i++) n_bytes += strlen(o->operands.items[i]) + 1;
-    out->text = malloc(n_bytes);
+    out->text = malloc(n_bytes + 1);
     if (!out->text) return FL_FAIL(FL_ERR_NOMEM, "text of %zu bytes", n_bytes);
     for (int32_t i = 1; i < o->operands.n; i++) {
         size_t n = strlen(o->operands.items[i]);

@@ -1,6 +1,5 @@
-#include "cli/ask.h"
+#include "cli/answer.h"
 
-#include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -139,14 +138,19 @@ void fl_answer_close(fl_answer *answer) {
     *answer = (fl_answer){0};
 }
 
+/* The value of a line "NAME:   123 kB", or `otherwise` when it is another line. */
+static int64_t status_bytes(const char *line, const char *name, int64_t otherwise) {
+    size_t n = strlen(name);
+    return strncmp(line, name, n) == 0 ? (int64_t)strtoll(line + n, NULL, 10) * 1024 : otherwise;
+}
+
 fl_memory_use fl_memory_now(void) {
     fl_memory_use use = {0};
     char line[256];
     FILE *file = fopen("/proc/self/status", "re");
     while (file && fgets(line, sizeof line, file)) {
-        int64_t kib;
-        if (sscanf(line, "VmHWM: %" SCNd64, &kib) == 1) use.peak_bytes = kib * 1024;
-        if (sscanf(line, "RssAnon: %" SCNd64, &kib) == 1) use.anonymous_bytes = kib * 1024;
+        use.peak_bytes = status_bytes(line, "VmHWM:", use.peak_bytes);
+        use.anonymous_bytes = status_bytes(line, "RssAnon:", use.anonymous_bytes);
     }
     if (file) fclose(file);
     return use;
