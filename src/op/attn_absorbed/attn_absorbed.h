@@ -3,7 +3,8 @@
  * [latent[t] | k_pe[t]]  (q pre-scaled: exponents of 2),  out[r][h] = sum softmax2(s)_t latent[t] Work is cut
  * into fixed splits of FL_ATTN_ABSORBED_SPLIT_TOKENS keys at absolute positions, each with its own (m, l, o),
  * merged in index order: threads never change a bit. The split is shorter than attn_prefill's because one
- * decode row must fill all cores. lse (if set) is the log-sum-exp in base 2. Tolerance (relative to max
+ * decode row must fill all cores. lse (if set) is the log-sum-exp in base 2 (of the rounded
+ * weights: exact to 6e-3 for bf16 act). Tolerance (relative to max
  * |latent|): 1e-5 for f32 act; 2e-2 for bf16 act (P rounded to bf16). Cost: flops 2 (visible
  * pairs) n_heads (2 latent_dim + rope_dim); bytes the keys of each timeline once, rows once. */
 #ifndef FL_OP_ATTN_ABSORBED_H

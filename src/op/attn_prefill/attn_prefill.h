@@ -6,6 +6,7 @@
  * state, `last` writes out = o / l. Keys are taken in fixed tiles of FL_ATTN_TILE_TOKENS aligned to absolute
  * positions with an online softmax inside the split, so a row's bits depend on its position only, not on rows
  * beside it or how prefill was chunked. Every row sees at least key 0, so l > 0 after the last split.
+ * Instead of the maximum a backend may take any m that its own keys determine and that keeps 2^(s_t - m) in range.
  * Tolerance (per output, relative to max |v| of the row's head): 1e-5 for f32 act; 2e-2 for bf16 act, where P
  * is rounded to bf16 before PV (2^-9 a weight) and the output once more. Head shapes: 192/128, 96/64 (nope +
  * rope / v) fast on avx512; others refused by name there; reference takes all. Cost: flops 2 (visible pairs)
