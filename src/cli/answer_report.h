@@ -2,8 +2,8 @@
 #ifndef FL_CLI_ANSWER_REPORT_H
 #define FL_CLI_ANSWER_REPORT_H
 
-#include "cli/answer.h"
 #include "cli/cli.h"
+#include "cli/cli_answer.h"
 
 /* What came before submit, seconds since the start of the program. */
 typedef struct fl_answer_times {

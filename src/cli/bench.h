@@ -4,8 +4,8 @@
 
 #include "backend/roof.h"
 #include "backend/timed.h"
-#include "cli/answer.h"
 #include "cli/cli.h"
+#include "cli/cli_answer.h"
 #include "engine/engine.h"
 
 typedef struct fl_bench {

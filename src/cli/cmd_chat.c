@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/answer.h"
 #include "cli/cli.h"
+#include "cli/cli_answer.h"
 #include "cli/format.h"
 #include "cli/prompt.h"
 

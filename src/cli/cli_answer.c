@@ -1,4 +1,4 @@
-#include "cli/answer.h"
+#include "cli/cli_answer.h"
 
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 /* What run, chat and bench share: an engine opened with the options and a progress bar, and a request followed to its
  * end, which Ctrl-C cancels. */
-#ifndef FL_CLI_ANSWER_H
-#define FL_CLI_ANSWER_H
+#ifndef FL_CLI_CLI_ANSWER_H
+#define FL_CLI_CLI_ANSWER_H
 
 #include "cli/documents.h"
 #include "cli/progress.h"
