@@ -236,13 +236,12 @@ static void check_limits(oc_run *run) {
     w[0].n = w[1].n = w[2].n = 7;
     OC_REFUSED(run, fl_matmul_validate(&swiglu), "matmul: w[].n");
     OC_OK(run, fl_matmul_validate(&good));
-    w[2].n = 8;
-    OC_REFUSED(run, fl_matmul_validate(&good), "matmul: w[].n");
-    w[2] = (fl_weight){NULL, 7, 5};
-    OC_REFUSED(run, fl_matmul_validate(&good), "matmul: w[].k");
-    w[2] = w[1];
-    w[1].k = 3;
-    OC_REFUSED(run, fl_matmul_validate(&good), "matmul: w[].k");
+    const fl_weight same = {NULL, 7, 4}, others[] = {{NULL, 6, 4}, {NULL, 8, 4}, {NULL, 7, 3}, {NULL, 7, 5}};
+    for (int32_t i = 0; i < 8; i++) { /* the second and the third group */
+        w[1] = w[2] = same;
+        w[1 + i / 4] = others[i % 4];
+        OC_REFUSED(run, fl_matmul_validate(&good), i % 4 < 2 ? "matmul: w[].n" : "matmul: w[].k");
+    }
     w[0] = (fl_weight){NULL, 0, 4};
     OC_REFUSED_WITH(run, matmul, good, n_groups, 1, "matmul: w[].n");
     w[0] = (fl_weight){NULL, 8, 0};
@@ -261,6 +260,9 @@ static void check_groups(oc_run *run) {
     fl_matmul_args args = {.x = x.be.data, .x_stride = 32, .w = w.be, .n_groups = 3, .rows = 5, .y = y.data};
     args.y_stride = 8;
     OC_REFUSED(run, run->be->op->matmul(run->be, &args), "n_groups without group_rows");
+    args.n_groups = 2;
+    OC_REFUSED(run, run->be->op->matmul(run->be, &args), "n_groups without group_rows");
+    args.n_groups = 3;
     args.group_rows = group_rows;
     const int32_t bad[][4] = {{1, 2, 3, 5}, {-1, 2, 3, 5}, {0, 3, 2, 5},
                               {0, 6, 6, 6}, {0, 1, 2, 4},  {0, 2, -1, 5}};

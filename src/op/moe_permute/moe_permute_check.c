@@ -87,26 +87,27 @@ static void check_shape(oc_run *run, const shape *s) {
 
 static void check_ids(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "moe_permute ids")) return;
-    oc_pair x = oc_act(run, 2, 4, 4, OC_NORMAL);
-    int32_t ids[4] = {0, 1, 2, 0}, group_rows[4], place[4];
-    oc_mat y = oc_output(run, run->be->act_dtype, 4, 4, 4);
-    fl_moe_permute_args args = {.ids = ids, .rows = 2, .top_k = 2, .n_experts = 3, .dim = 4, .x = x.be.data};
+    oc_pair x = oc_act(run, 3, 4, 4, OC_NORMAL);
+    int32_t ids[6] = {0, 1, 2, 0, 1, 0}, group_rows[4], place[6];
+    oc_mat y = oc_output(run, run->be->act_dtype, 6, 4, 4);
+    fl_moe_permute_args args = {.ids = ids, .rows = 3, .top_k = 2, .n_experts = 3, .dim = 4, .x = x.be.data};
     args.x_stride = 4;
     args.group_rows = group_rows;
     args.place = place;
     args.y = y.data;
-    ids[3] = 3;
+    ids[5] = 3;
     OC_REFUSED(run, run->be->op->moe_permute(run->be, &args), "moe_permute: ids[]");
-    ids[3] = -1;
+    ids[5] = -1;
     OC_REFUSED(run, run->be->op->moe_permute(run->be, &args), "moe_permute: ids[]");
     args.rows = 0;
     OC_REFUSED(run, run->be->op->moe_permute(run->be, &args), "moe_permute: rows");
     oc_untouched(run, &y);
-    args.rows = 2;
-    ids[3] = 0;
+    args.rows = 3;
+    ids[5] = 0;
     OC_OK(run, run->be->op->moe_permute(run->be, &args));
-    OC_TRUE(run, place[0] == 0 && place[1] == 2 && place[2] == 3 && place[3] == 1);
-    OC_TRUE(run, group_rows[0] == 0 && group_rows[1] == 2 && group_rows[2] == 3 && group_rows[3] == 4);
+    const int32_t want_place[6] = {0, 3, 5, 1, 4, 2}, want_rows[4] = {0, 3, 5, 6};
+    OC_TRUE(run, memcmp(place, want_place, sizeof place) == 0);
+    OC_TRUE(run, memcmp(group_rows, want_rows, sizeof group_rows) == 0);
 }
 
 static void check_limits(oc_run *run) {

@@ -207,6 +207,8 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, weight_pack, good, block_cols, 0, "weight_pack: block_cols");
     OC_REFUSED_WITH(run, weight_pack, good, row0, -1, "weight_pack: row0");
     OC_ACCEPTED_WITH(run, weight_pack, good, row0, 0);
+    OC_ACCEPTED_WITH(run, weight_pack, good, row0, INT32_MAX - 6);
+    OC_REFUSED_WITH(run, weight_pack, good, row0, INT32_MAX - 5, "weight_pack: row0");
     OC_REFUSED_WITH(run, weight_pack, good, n_offset, 15, "weight_pack: n_offset");
     OC_REFUSED_WITH(run, weight_pack, good, n_offset, -1, "weight_pack: n_offset");
     OC_ACCEPTED_WITH(run, weight_pack, good, n_offset, 0);
