@@ -21,9 +21,10 @@ shift $((OPTIND - 1))
 
 work=build-mutate
 rm -rf $work
-mkdir -p $work/tree
+mkdir -p $work/tree $work/source
 git ls-files --cached --others --exclude-standard -- CMakeLists.txt include src tools test script example |
-    grep -v '^test/golden\|/corpus/' | tar -cf - -T - | tar -xf - -C $work/tree
+    grep -v '^test/golden\|/corpus/' | tar -cf - -T - | tar -xf - -C $work/source
+cp -r $work/source/. $work/tree
 cmake -G Ninja -S $work/tree -B $work/build -DCMAKE_C_COMPILER=clang-14 -DFL_SANITIZE=address,undefined \
     -DFL_UNPACK_MODEL=OFF >/dev/null
 cmake --build $work/build --target firstlight_cli mutate >$work/build.log
@@ -31,7 +32,7 @@ firstlight=$work/build/firstlight
 
 # The fault numbers 0..$1-1 in an order that seed and file name $2 decide.
 shuffled() {
-    awk -v n="$1" -v seed="$(echo "$seed $2" | cksum | cut -d' ' -f1)" 'BEGIN {
+    awk -v n="$1" -v seed=$(($(echo "$seed $2" | cksum | cut -d' ' -f1) % 1000000)) 'BEGIN {
         srand(seed)
         for (i = 0; i < n; i++) order[i] = i
         for (i = n - 1; i > 0; i--) {
@@ -44,9 +45,9 @@ shuffled() {
 
 try_faults() { # OP FILE: a line "OP FILE LINE CHANGE VERDICT TEXT", parted by tabs, for every fault
     made=0
-    for fault in $(shuffled "$($work/build/mutate "$2")" "$2"); do
+    for fault in $(shuffled "$($work/build/mutate "$work/source/$2")" "$2"); do
         [ "$made" -lt "$each" ] || break
-        $work/build/mutate "$2" "$fault" >"$work/tree/$2" 2>$work/what
+        $work/build/mutate "$work/source/$2" "$fault" >"$work/tree/$2" 2>$work/what
         if cmake --build $work/build --target firstlight_cli >$work/build.log 2>&1; then
             made=$((made + 1))
             status=0
@@ -55,10 +56,10 @@ try_faults() { # OP FILE: a line "OP FILE LINE CHANGE VERDICT TEXT", parted by t
             [ $status = 0 ] || verdict="caught, exit $status"
             line=$(cut -f1 $work/what)
             printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$(cat $work/what)" "$verdict" \
-                "$(sed -n "${line}s/^ *//p" "$2")"
+                "$(sed -n "${line}s/^ *//p" "$work/source/$2")"
         fi
     done
-    cp "$2" "$work/tree/$2"
+    cp "$work/source/$2" "$work/tree/$2"
 }
 
 : >$work/results
