@@ -2,9 +2,9 @@
 # Do the op checks notice faults? mutate_ops.sh [-n EACH] [-s SEED] [-o REPORT] [OP...]
 # Makes EACH (3) seeded one-token faults (tools/mutate.c says which) in every file of every op that computes results,
 # builds each with AddressSanitizer + UBSan, as `make san` does, and runs `firstlight opcheck --quick --only OP`. A
-# failure, a crash or a minute without an end is "caught". A fault that does not compile is replaced by another. Fails when less
-# than 95% are caught; faults that change no result (script/mutate_equivalent.txt) do not count. Works in a copy,
-# build-mutate/.
+# failure, a crash or a minute of processor time without an end is "caught". A fault that does not compile is replaced
+# by another. Fails when less than 95% are caught; faults that change no result (script/mutate_equivalent.txt) do not
+# count. Works in a copy, build-mutate/.
 set -eu
 cd "$(dirname "$0")/.."
 each=3 seed=1 report=build-mutate/report.md
@@ -51,7 +51,8 @@ try_faults() { # OP FILE: a line "OP FILE LINE CHANGE VERDICT TEXT", parted by t
         if cmake --build $work/build --target firstlight_cli >$work/build.log 2>&1; then
             made=$((made + 1))
             status=0
-            timeout -s KILL 60 $firstlight opcheck --quick --only "$1" >$work/run.log 2>&1 </dev/null || status=$?
+            (ulimit -t 60 && exec timeout 300 $firstlight opcheck --quick --only "$1") >$work/run.log 2>&1 </dev/null ||
+                status=$?
             verdict=SURVIVED
             [ $status = 0 ] || verdict="caught, exit $status"
             line=$(cut -f1 $work/what)
