@@ -18,7 +18,7 @@ def load(path):
 def own_rows(work):
     """{(mode, tokens): [measurement, ...]}, one before llama.cpp and one after."""
     rows = {}
-    for path in sorted(glob.glob(work + "/*.json")):
+    for path in sorted(glob.glob(work + "/*.json"), key=lambda p: ("after" in p, p)):
         result = load(path)
         if "depth" in result:
             rows.setdefault(("decode", result["depth"]), []).append(result)
