@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sanitizers: san.sh [quick]. The unit tests, the op checks and one pass over every fuzz corpus under
+# Sanitizers: san.sh [quick]. The tests, the quick op checks among them, and one pass over every fuzz corpus under
 # AddressSanitizer + UBSan; the tests of pool and queues under ThreadSanitizer. `quick` leaves out the tests that
 # CMakeLists.txt labels slow.
 set -u
@@ -20,11 +20,10 @@ address() {
     export UBSAN_OPTIONS=print_stacktrace=1
     gate "build with address and undefined" sanitized_build build-san address,undefined all
     if [ "$quick" = quick ]; then
-        gate "unit tests" script/test.sh build-san -LE slow
+        gate "tests" script/test.sh build-san -LE slow
     else
-        gate "unit tests" script/test.sh build-san
+        gate "tests" script/test.sh build-san
     fi
-    if [ -x build-san/firstlight ]; then gate "opcheck" build-san/firstlight opcheck --quick; fi
     for target in build-san/fuzz_*; do
         [ -x "$target" ] || continue
         name=$(basename "$target")
