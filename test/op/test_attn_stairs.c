@@ -54,7 +54,7 @@ static void check_prefill(fl_backend *be, int32_t pos) {
     for (int32_t i = 0; i < ROWS * HEADS; i++)
         fl_act_store(q, be->act_dtype, (int64_t)i * q_dim + NOPE, i / HEADS % 2 ? -1 : 1);
     for (int32_t key = 0; key < n_keys; key++) {
-        fl_act_store(k_pe, be->act_dtype, (int64_t)key * ROPE, (float)(CLIMB * (key / STAIR)));
+        fl_act_store(k_pe, be->act_dtype, (int64_t)key * ROPE, (float)(CLIMB * (double)(key / STAIR)));
         for (int32_t i = 0; i < HEADS * V; i++)
             fl_act_store(kv, be->act_dtype, ((int64_t)key * HEADS + i / V) * kv_dim + NOPE + i % V,
                          (float)value_of(key, i % V));
@@ -94,7 +94,7 @@ static void check_absorbed(fl_backend *be, int32_t rows, int32_t pos) {
         for (int32_t d = 0; d < LATENT; d++)
             fl_act_store(piece, kv.dtype, slot * LATENT + d, (float)value_of(key, d));
         fl_act_store(piece, kv.dtype, FL_KV_PAGE_TOKENS * LATENT + slot * ROPE,
-                     (float)(CLIMB * (key / STAIR)));
+                     (float)(CLIMB * (double)(key / STAIR)));
     }
     uint8_t *q = zeros(rows * HEADS * q_dim * element), *out = zeros(rows * HEADS * LATENT * element);
     float *lse = zeros(rows * HEADS * (int64_t)sizeof *lse);
@@ -108,7 +108,7 @@ static void check_absorbed(fl_backend *be, int32_t rows, int32_t pos) {
     for (int32_t i = 0; i < rows * HEADS; i++) {
         int32_t row = i / HEADS, from, to;
         heavy_keys(row, pos + row, &from, &to);
-        double top = row % 2 ? 0 : CLIMB * (from / STAIR);
+        double top = row % 2 ? 0 : CLIMB * (double)(from / STAIR);
         assert_true(fabs((double)lse[i] - top - log2(to - from)) <= TOLERANCE);
         for (int32_t d = 0; d < LATENT; d++) {
             double found = (double)fl_act_load(out, be->act_dtype, (int64_t)i * LATENT + d);
