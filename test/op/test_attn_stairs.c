@@ -18,6 +18,12 @@ enum { STAIR = 50, HEADS = 2, NOPE = 64, ROPE = 32, V = 64, LATENT = 128, ROWS =
 
 static const double CLIMB = 96, TOLERANCE = 0.01; /* values are below 1 */
 
+/* How high the stair of a key is. */
+static double height(int32_t key) {
+    int32_t stair = key / STAIR;
+    return CLIMB * stair;
+}
+
 static void *zeros(int64_t bytes) {
     void *memory = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
     assert_non_null(memory);
@@ -54,7 +60,7 @@ static void check_prefill(fl_backend *be, int32_t pos) {
     for (int32_t i = 0; i < ROWS * HEADS; i++)
         fl_act_store(q, be->act_dtype, (int64_t)i * q_dim + NOPE, i / HEADS % 2 ? -1 : 1);
     for (int32_t key = 0; key < n_keys; key++) {
-        fl_act_store(k_pe, be->act_dtype, (int64_t)key * ROPE, (float)(CLIMB * (double)(key / STAIR)));
+        fl_act_store(k_pe, be->act_dtype, (int64_t)key * ROPE, (float)height(key));
         for (int32_t i = 0; i < HEADS * V; i++)
             fl_act_store(kv, be->act_dtype, ((int64_t)key * HEADS + i / V) * kv_dim + NOPE + i % V,
                          (float)value_of(key, i % V));
@@ -93,8 +99,7 @@ static void check_absorbed(fl_backend *be, int32_t rows, int32_t pos) {
         int32_t slot = key % FL_KV_PAGE_TOKENS;
         for (int32_t d = 0; d < LATENT; d++)
             fl_act_store(piece, kv.dtype, slot * LATENT + d, (float)value_of(key, d));
-        fl_act_store(piece, kv.dtype, FL_KV_PAGE_TOKENS * LATENT + slot * ROPE,
-                     (float)(CLIMB * (double)(key / STAIR)));
+        fl_act_store(piece, kv.dtype, FL_KV_PAGE_TOKENS * LATENT + slot * ROPE, (float)height(key));
     }
     uint8_t *q = zeros(rows * HEADS * q_dim * element), *out = zeros(rows * HEADS * LATENT * element);
     float *lse = zeros(rows * HEADS * (int64_t)sizeof *lse);
@@ -108,7 +113,7 @@ static void check_absorbed(fl_backend *be, int32_t rows, int32_t pos) {
     for (int32_t i = 0; i < rows * HEADS; i++) {
         int32_t row = i / HEADS, from, to;
         heavy_keys(row, pos + row, &from, &to);
-        double top = row % 2 ? 0 : CLIMB * (double)(from / STAIR);
+        double top = row % 2 ? 0 : height(from);
         assert_true(fabs((double)lse[i] - top - log2(to - from)) <= TOLERANCE);
         for (int32_t d = 0; d < LATENT; d++) {
             double found = (double)fl_act_load(out, be->act_dtype, (int64_t)i * LATENT + d);
