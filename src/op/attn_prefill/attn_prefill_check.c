@@ -1,6 +1,7 @@
 #include "op/attn_prefill/attn_prefill.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "opcheck/opcheck_case.h"
 
@@ -70,7 +71,9 @@ static fl_err attend(oc_run *run, fl_backend *be, const fixture *f, const oc_mat
     const oc_mat *q = ref ? &f->q.ref : &f->q.be, *kv = ref ? &f->kv.ref : &f->kv.be;
     const oc_mat *k_pe = ref ? &f->k_pe.ref : &f->k_pe.be;
     int32_t keys = rows.only_visible ? smaller(s->keys, s->pos + first + n) : s->keys;
-    oc_mat state = oc_block(run, fl_attn_prefill_state_bytes(n, s->heads, s->v));
+    int64_t state_bytes = fl_attn_prefill_state_bytes(n, s->heads, s->v);
+    oc_mat state = oc_block(run, state_bytes);
+    memset(state.data, 0xff, (size_t)state_bytes); /* NaN: `first` must start every part of it */
     for (int32_t key = 0; key < keys; key += FL_ATTN_SPLIT_TOKENS) {
         fl_attn_prefill_args args = shape_args(s, n, s->pos + first);
         args.q = oc_at(q, (int64_t)first * s->heads, 0);
