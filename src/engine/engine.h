@@ -26,7 +26,6 @@ typedef struct fl_record {
     int32_t token;
     float logprob;
     int64_t text_end; /* of the request's text: all that was final after this token */
-    double time_s;
 } fl_record;
 
 struct fl_request {
@@ -129,8 +128,8 @@ static inline int32_t fl_pages_of(int64_t tokens) {
 /* worker.c */
 void *fl_worker_main(void *engine);
 
-/* step.c: runs one step over the runnable requests ([n], oldest first); false if none of them could run. */
-bool fl_step_run(fl_engine *engine, fl_request **requests, int32_t n);
+/* step.c: runs one step over the runnable requests ([n], n >= 1, oldest first). */
+void fl_step_run(fl_engine *engine, fl_request **requests, int32_t n);
 int32_t fl_step_rows_max(const fl_engine *engine);
 /* Makes everything the ops make at first use, on pages nobody holds. */
 fl_err fl_step_warm(fl_engine *engine);

@@ -294,8 +294,8 @@ bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
     if (!end && memory) {
         stopped = add_text(r, sample->token);
         for (int32_t i = 0; i < r->n_top; i++) r->tops[(int64_t)r->n_records * r->n_top + i] = sample->top[i];
-        r->records[r->n_records++] = (fl_record){
-            .token = sample->token, .logprob = sample->logprob, .text_end = r->text_final, .time_s = now_s};
+        r->records[r->n_records++] =
+            (fl_record){.token = sample->token, .logprob = sample->logprob, .text_end = r->text_final};
         full = r->n_records == r->max_tokens;
     } else if (end) {
         r->text_final = r->text_bytes;

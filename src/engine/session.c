@@ -98,13 +98,19 @@ static void reuse(fl_session *s, const fl_request *r) {
     memcpy(s->tokens, r->prompt, (size_t)common * sizeof(int32_t));
 }
 
-/* Frees pages of the cache first, then of sessions that wait for their next turn, the longest idle first. */
-static void make_room(fl_engine *e, int32_t n_pages) {
+/* A session whose pages may go: between turns, or with a turn still queued, which then computes its prefix again.
+ * Sparing queued ones would deadlock: they wait behind the very request that needs their pages. */
+static bool may_lose_pages(const fl_session *s, const fl_session *needy) {
+    return s != needy && s->n_pages > 0 && (!s->current || s->current->phase == FL_PHASE_QUEUED);
+}
+
+/* Frees pages of the cache first, then of sessions, the longest idle first. */
+static void make_room(fl_engine *e, const fl_session *needy, int32_t n_pages) {
     fl_prefix_evict(e->prefix, n_pages);
     while (fl_kv_pool_free_pages(e->pool) < n_pages) {
         fl_session *idle = NULL;
         for (fl_session *s = e->sessions; s; s = s->next)
-            if (!s->current && s->n_pages > 0 && (!idle || s->last_use < idle->last_use)) idle = s;
+            if (may_lose_pages(s, needy) && (!idle || s->last_use < idle->last_use)) idle = s;
         if (!idle) return;
         fl_session_forget(idle);
         fl_prefix_evict(e->prefix, n_pages);
@@ -118,7 +124,7 @@ fl_err fl_session_prepare(fl_session *s, fl_request *r) {
     pthread_mutex_lock(&e->lock);
     reuse(s, r);
     int32_t missing = fl_pages_of(longest) - s->n_pages;
-    if (fl_kv_pool_free_pages(e->pool) < missing) make_room(e, missing);
+    if (fl_kv_pool_free_pages(e->pool) < missing) make_room(e, s, missing);
     bool fits = fl_kv_pool_free_pages(e->pool) >= missing;
     for (int32_t i = 0; fits && i < missing; i++) s->pages[s->n_pages++] = fl_kv_pool_take(e->pool);
     if (fits) r->cached_tokens = r->done_tokens = s->n_tokens;

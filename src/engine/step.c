@@ -152,20 +152,18 @@ static fl_err forward(building *b) {
     return err;
 }
 
-bool fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
+void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     building b = {.e = e, .start_s = fl_now_s()};
     choose(&b, run, n);
     if (b.prefill) build_prefill(&b);
     build_decode(&b);
-    if (b.rows == 0) return false;
     fl_err err = forward(&b);
     if (err != FL_ERR_OK) {
         fail_all(&b, err);
-        return true;
+        return;
     }
     if (b.prefill) after_prefill(&b);
     after_decode(&b);
-    return true;
 }
 
 /* Row counts on both sides of every choice an op makes by size, document and tail rows alike. */

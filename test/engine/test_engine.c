@@ -165,6 +165,32 @@ static void a_session_reuses_its_own_answer(void **state) {
     golden_free(&g);
 }
 
+/* One session's idle pages, wanted by a request in front of that session's own next turn. */
+static void a_queued_turn_gives_its_pages_to_the_request_before_it(void **state) {
+    (void)state;
+    golden g;
+    golden_read("doc2k", &g);
+    fl_settings settings;
+    fl_engine *e = NULL;
+    fl_session *s[3];
+    fl_settings_default(&settings);
+    settings.model_path = "build/models/spark-66m";
+    settings.ctx_tokens = settings.kv_tokens = 2048;
+    assert_int_equal(fl_engine_open(&settings, &e), FL_ERR_OK);
+    for (int32_t i = 0; i < 3; i++) assert_int_equal(fl_session_open(e, &s[i]), FL_ERR_OK);
+    answer first = finish(submit(s[0], g.ids, 1000, -1));
+    fl_request *running = submit(s[1], g.ids + 500, 600, -1);
+    fl_request *large = submit(s[2], g.ids + 100, 1700, -1); /* fits only without both others */
+    fl_request *next = submit(s[0], g.ids, 1000, -1);
+    assert_int_equal(finish(running).finish, FL_FINISH_LENGTH);
+    assert_int_equal(finish(large).finish, FL_FINISH_LENGTH);
+    answer again = finish(next);
+    assert_same(&first, &again);
+    for (int32_t i = 0; i < 3; i++) assert_int_equal(fl_session_close(s[i]), FL_ERR_OK);
+    fl_engine_close(e);
+    golden_free(&g);
+}
+
 static void cancel_ends_within_a_step_and_frees_everything(void **state) {
     (void)state;
     golden g;
@@ -295,6 +321,7 @@ int main(void) {
         cmocka_unit_test(bits_do_not_depend_on_cutting_batch_or_cache),
         cmocka_unit_test(a_question_on_a_cached_document_equals_a_miss),
         cmocka_unit_test(a_session_reuses_its_own_answer),
+        cmocka_unit_test(a_queued_turn_gives_its_pages_to_the_request_before_it),
         cmocka_unit_test(cancel_ends_within_a_step_and_frees_everything),
         cmocka_unit_test(stop_strings_end_the_answer_before_them),
         cmocka_unit_test(bad_requests_are_refused_by_name),
