@@ -31,9 +31,7 @@ static fl_err take(attention *t, int64_t elements, void *out_pointer) {
 
 static fl_err multiply(const attention *t, const fl_weight *w, const void *x, int32_t rows, fl_matmul_out out,
                        void *y) {
-    const fl_matmul_args args = {
-        .x = x, .x_stride = w->k, .w = w, .n_groups = 1, .rows = rows, .out = out, .y = y, .y_stride = w->n};
-    return t->w->be->op->matmul(t->w->be, &args);
+    return fl_dense_run(t->w->be, &(fl_dense_args){.w = w, .x = x, .rows = rows, .out = out, .y = y});
 }
 
 static fl_err norm_part(const attention *t, int32_t column, int32_t dim, const float *gamma, void *y) {

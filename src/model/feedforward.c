@@ -1,27 +1,18 @@
 /* The feed-forward half of a layer: a dense SwiGLU MLP, or routed experts plus the shared one. */
 #include "model/forward.h"
 
-static fl_err multiply(const fl_weights *w, const fl_weight *weight, const void *x, int32_t rows,
-                       fl_matmul_out out, void *y) {
-    const fl_matmul_args args = {.x = x,
-                                 .x_stride = weight->k,
-                                 .w = weight,
-                                 .n_groups = 1,
-                                 .rows = rows,
-                                 .out = out,
-                                 .y = y,
-                                 .y_stride = out == FL_MATMUL_SWIGLU ? weight->n / 2 : weight->n};
-    return w->be->op->matmul(w->be, &args);
-}
-
 static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, const fl_activations *act,
                       fl_arena *arena) {
     void *inner;
     int64_t mark = fl_arena_mark(arena);
     FL_TRY(
         fl_arena_take(arena, (int64_t)rows * ffn->down.k, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
-    FL_TRY(multiply(w, &ffn->gate_up, act->normed, rows, FL_MATMUL_SWIGLU, inner));
-    FL_TRY(multiply(w, &ffn->down, inner, rows, FL_MATMUL_F32, act->delta));
+    const fl_dense_args up = {
+        .w = &ffn->gate_up, .x = act->normed, .rows = rows, .out = FL_MATMUL_SWIGLU, .y = inner};
+    const fl_dense_args down = {
+        .w = &ffn->down, .x = inner, .rows = rows, .out = FL_MATMUL_F32, .y = act->delta};
+    FL_TRY(fl_dense_run(w->be, &up));
+    FL_TRY(fl_dense_run(w->be, &down));
     fl_arena_reset(arena, mark);
     return FL_ERR_OK;
 }

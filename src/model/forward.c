@@ -1,6 +1,18 @@
 /* The layers in order. The residual sum of each half layer is taken by the next norm, so x is read and written once. */
 #include "model/forward.h"
 
+fl_err fl_dense_run(fl_backend *be, const fl_dense_args *a) {
+    const fl_matmul_args args = {.x = a->x,
+                                 .x_stride = a->w->k,
+                                 .w = a->w,
+                                 .n_groups = 1,
+                                 .rows = a->rows,
+                                 .out = a->out,
+                                 .y = a->y,
+                                 .y_stride = a->out == FL_MATMUL_SWIGLU ? a->w->n / 2 : a->w->n};
+    return be->op->matmul(be, &args);
+}
+
 static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, int32_t rows, float *x,
                    void *y) {
     const fl_rmsnorm_args args = {
@@ -40,17 +52,9 @@ static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activa
         FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, 1, act->x + row * hidden,
                     (uint8_t *)act->normed + i * bytes));
     }
-    const fl_matmul_args args = {
-        .x = act->normed,
-        .x_stride = hidden,
-        .w = &w->head,
-        .n_groups = 1,
-        .rows = step->n_logit_rows,
-        .out = FL_MATMUL_F32,
-        .y = step->logits,
-        .y_stride = w->config.vocab_size,
-    };
-    return step->n_logit_rows > 0 ? w->be->op->matmul(w->be, &args) : FL_ERR_OK;
+    const fl_dense_args args = {
+        .w = &w->head, .x = act->normed, .rows = step->n_logit_rows, .out = FL_MATMUL_F32, .y = step->logits};
+    return step->n_logit_rows > 0 ? fl_dense_run(w->be, &args) : FL_ERR_OK;
 }
 
 static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena) {

@@ -33,6 +33,17 @@ typedef struct fl_step {
  * without logits. */
 fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *arena);
 
+/* y = x W^T for dense rows of x and y, with an epilogue of the matmul op. */
+typedef struct fl_dense_args {
+    const fl_weight *w;
+    const void *x; /* [rows][k] act */
+    int32_t rows;
+    fl_matmul_out out;
+    void *y; /* [rows][n], SwiGLU: [rows][n / 2] */
+} fl_dense_args;
+
+fl_err fl_dense_run(fl_backend *be, const fl_dense_args *args);
+
 /* The residual stream's parts, for tests: h after the embedding or a layer. */
 typedef struct fl_activations {
     float *x;     /* [rows][hidden] residual stream, without the last delta */
