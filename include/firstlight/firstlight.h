@@ -66,9 +66,23 @@ typedef void fl_progress_fn(void *context, int64_t done_bytes, int64_t total_byt
 typedef struct fl_settings {
     const char *model_path; /* checkpoint folder (config.json, *.safetensors, tokenizer.json); required */
     const char *backend;    /* "auto" (default: the fastest this CPU has), "avx512", "avx2", "reference" */
-    const char *kv_dtype;   /* "auto" (default: bf16; f32 on "reference"), "bf16", "f32" ("reference" only) */
-    int32_t n_threads;      /* 0 (default) = one for each CPU this process may use */
-    int64_t ctx_tokens;     /* longest session, prompt + answer; 0 (default) = the model's own maximum */
+    const char
+        *kv_dtype; /* "auto" (default: bf16; f32 on "reference"), "bf16", "fp8", "int4", "f32" ("reference"
+                               only); "int4-naive" and "int2-naive" are controls of the evaluation */
+    const char
+        *policy; /* what document rows attend: "full" (default), "window", "window-anchors", "segments:N",
+                               "blocks"; settings may follow, as in "blocks:alpha=0.05,window=1k" (attn/policy.h) */
+    const char *tail; /* what question and answer attend: "dense" (default: everything), "sparse" (the
+                               document's pattern: loses what lies outside it, kept to show that) */
+    const char *rope; /* positions beyond the trained length: "model" (default: the checkpoint's own fields),
+                               "yarn", "ntk", "two-path" */
+    double rope_factor;   /* how many times the trained length; 0 (default) = 1 for "model", else needed */
+    bool force_positions; /* run past the trained length without an extension (default: refused) */
+    const char *
+        calibration; /* file of `firstlight calibrate`; NULL (default) = calibration.json beside the checkpoint
+                               if there is one, "" = none */
+    int32_t n_threads;  /* 0 (default) = one for each CPU this process may use */
+    int64_t ctx_tokens; /* longest session, prompt + answer; 0 (default) = the model's own maximum */
     int64_t
         kv_tokens; /* KV pool, tokens over all sessions; 0 (default) = ctx_tokens; more keeps more prefixes */
     int32_t span_tokens;  /* most prompt rows in one step, multiple of 64, 64..16384; 0 (default) = 4096 */
@@ -100,8 +114,13 @@ typedef struct fl_engine_info {
     int64_t scratch_bytes;      /* step scratch as planned */
     int64_t scratch_peak_bytes; /* highest use of the step scratch so far; never above scratch_bytes */
     int32_t n_threads;
-    int32_t n_vocab;   /* entries of a logits row */
-    int32_t bos_token; /* -1 = none */
+    int32_t n_vocab;    /* entries of a logits row */
+    int32_t bos_token;  /* -1 = none */
+    const char *policy; /* as resolved, with its numbers: "window-anchors:window=1024,stride=256,..." */
+    const char *position_warning; /* why answers may be wrong (forced positions), or NULL */
+    double
+        block_density; /* of the policy "blocks" so far: share of visible blocks that were attended; else 1 */
+    int64_t block_overflow; /* blocks left out since a list was full */
 } fl_engine_info;
 
 void fl_engine_get_info(const fl_engine *engine, fl_engine_info *out);
@@ -156,6 +175,10 @@ typedef struct fl_sampling {
 
 enum { FL_TOP_LOGPROBS_MAX = 20, FL_STOPS_MAX = 16 };
 
+/* Called on the engine's worker thread for each scored prompt token, in order: index 0..score_tokens - 1, the
+ * model's own logits [n_vocab] for it, borrowed for the call. Be quick; call nothing of this header. */
+typedef void fl_logits_fn(void *context, int64_t index, const float *logits, int32_t n_vocab);
+
 typedef struct fl_request_params {
     const int32_t *tokens; /* [n_tokens] the whole prompt from position 0, all < n_vocab; copied */
     int64_t n_tokens;      /* 1..ctx_tokens-1; the session reuses the longest common prefix it holds */
@@ -168,6 +191,11 @@ typedef struct fl_request_params {
     int32_t top_logprobs;     /* alternatives reported a token, 0..FL_TOP_LOGPROBS_MAX; default 0 */
     const char *const *stops; /* [n_stops] strings that end the answer and are not part of it; copied */
     int32_t n_stops;
+    int64_t score_tokens; /* 0 (default), or how many of the last prompt tokens are scored: on_logits sees the
+                             logits that predict each. Those rows are tail rows: document_tokens must be at
+                             most n_tokens - score_tokens - 1 */
+    fl_logits_fn *on_logits;
+    void *on_logits_context;
     bool ignore_eos; /* default false; true keeps going past end tokens (benchmarks, golden tests) */
 } fl_request_params;
 

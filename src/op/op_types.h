@@ -54,6 +54,39 @@ typedef struct fl_kv_rows {
     const int32_t *pages;
 } fl_kv_rows;
 
+/* Which keys a row sees in one call of an attention op, besides causality. All 0 = every key. With d = p - t, the
+ * distance from row p back to key t:
+ *   near(p, t) = window == 0, or d < window, or t < sinks, or (segment > 0 and t / segment == p / segment)
+ *   seen       = d >= 0 and near(p, t) != far and d >= distance_first and (distance_end == 0 or d < distance_end)
+ * A pattern is a few calls with disjoint views over one running state; a new pattern is new numbers. */
+typedef struct fl_attn_view {
+    int32_t window;  /* tokens, the row's own included; 0 = all are near */
+    int32_t segment; /* tokens; 0 = no segments */
+    int32_t sinks;   /* first tokens of the timeline */
+    bool far;        /* this call sees the keys that are not near */
+    int32_t distance_first, distance_end;
+} fl_attn_view;
+
+static inline bool fl_attn_view_sees(const fl_attn_view *v, int32_t p, int32_t t) {
+    int32_t d = p - t;
+    bool near = v->window == 0 || d < v->window || t < v->sinks ||
+                (v->segment > 0 && t / v->segment == p / v->segment);
+    return d >= 0 && near != v->far && d >= v->distance_first &&
+           (v->distance_end == 0 || d < v->distance_end);
+}
+
+/* Block lists are made for tiles of this many rows, at positions that are multiples of it. */
+enum { FL_ATTN_LIST_ROWS = 128 };
+
+/* Blocks of FL_KV_PAGE_TOKENS keys that each tile of rows attends, by head. Block b is positions
+ * [b * FL_KV_PAGE_TOKENS, (b + 1) * FL_KV_PAGE_TOKENS). */
+typedef struct fl_attn_list {
+    uint16_t *ids; /* [tiles][n_heads][capacity], ascending */
+    int32_t *n; /* [tiles][n_heads] entries used, or -1: the head is dense in this tile, it sees every key */
+    int32_t capacity;
+    double planned_blocks; /* of an average tile and head: what cost functions count, for ids hold no plan */
+} fl_attn_list;
+
 static inline uint8_t *fl_kv_piece(const fl_kv_layer *layer, int32_t page) {
     return layer->base + (int64_t)page * layer->page_stride_bytes;
 }
