@@ -1,0 +1,74 @@
+/* Documents of the evaluation with their questions, made by the program: any length, seeded, the same bytes on every
+ * machine. One document serves several questions, since its prefill is what costs.
+ *
+ * A prompt is one user turn: document text, then the question's text. The answer may have a forced beginning. What
+ * follows it is scored two ways: `reference` token by token (teacher forced), and the greedy answer by `scoring`. */
+#ifndef FL_EVAL_EVAL_DOCUMENT_H
+#define FL_EVAL_EVAL_DOCUMENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* Share of the answer that is right, 0..1. */
+typedef enum fl_eval_scoring {
+    FL_EVAL_EXACT,    /* the whole answer equals the reference */
+    FL_EVAL_FIND_ALL, /* share of the values that occur in the answer, case ignored (RULER's string_match_all) */
+    FL_EVAL_FIND_PART, /* 1 if any value occurs (RULER's string_match_part) */
+} fl_eval_scoring;
+
+typedef struct fl_eval_question {
+    const char *task;  /* static: one of fl_eval_task_names() */
+    char *text;        /* follows the document in the same turn; begins with the separator */
+    char *answer_head; /* forced beginning of the answer, "" = none */
+    char *reference;   /* what a right answer says after answer_head */
+    char **values;     /* [n_values] for FL_EVAL_FIND_* */
+    int32_t n_values;
+    fl_eval_scoring scoring;
+    int32_t max_tokens;       /* of the greedy answer */
+    double depth;             /* where the (first) fact lies in the document, 0..1; -1 = everywhere */
+    int32_t segment_distance; /* segments between the farthest two facts, or fact and end; 0 = same segment */
+} fl_eval_question;
+
+typedef struct fl_eval_document {
+    char *text; /* [text_bytes], NUL behind */
+    size_t text_bytes;
+    fl_eval_question *questions; /* [n_questions] */
+    int32_t n_questions;
+} fl_eval_document;
+
+/* Counts tokens of a text: the engine's tokenizer, or a test's. */
+typedef fl_err fl_eval_count_fn(void *context, const char *text, size_t text_bytes, int64_t *n_tokens);
+
+typedef struct fl_eval_spec {
+    const char *task; /* a task or a family (fl_eval_task_names, fl_eval_family_names) */
+    int64_t
+        length_tokens; /* of document, question and answer: at most this, short of it by < 2% where text is cut */
+    int32_t segment_tokens; /* what "segment" means for the cross-segment tasks and for segment_distance */
+    uint64_t seed;          /* and */
+    int32_t index; /* the how-manieth document of this task and length: other texts, needles and depths */
+    double
+        difficulty; /* 0..1, 0.5 is the task's own definition; more = more distractors, hops, closer keys */
+    const char
+        *haystack; /* [haystack_bytes] running text to hide things in; used from a drawn offset, cyclically */
+    size_t haystack_bytes;
+    fl_eval_count_fn *count;
+    void *count_context;
+} fl_eval_spec;
+
+/* FL_ERR_INVALID: no such task, or too short a length for it (detail names the least). On success the caller closes
+ * *out. */
+fl_err fl_eval_document_make(const fl_eval_spec *spec, fl_eval_document *out);
+void fl_eval_document_close(fl_eval_document *document);
+
+/* NULL-terminated. A family is several tasks asked on one document ("spark": niah_single, niah_multikey, xref, vt,
+ * copy_begin; ...); fl_eval_family_of says which. */
+const char *const *fl_eval_task_names(void);
+const char *const *fl_eval_family_names(void);
+const char *fl_eval_family_of(const char *task);
+
+/* Score of an answer (without answer_head), 0..1. */
+double fl_eval_score(const fl_eval_question *question, const char *answer, size_t answer_bytes);
+
+#endif
