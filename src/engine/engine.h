@@ -35,6 +35,9 @@ struct fl_request {
     /* set at submit, then constant */
     int32_t *prompt;
     int32_t n_prompt, document_end, max_tokens, n_top;
+    int32_t n_scored; /* last prompt tokens whose logits are handed out */
+    fl_logits_fn *on_logits;
+    void *on_logits_context;
     fl_sampling sampling;
     bool ignore_eos;
     fl_stop stop;
@@ -109,7 +112,7 @@ struct fl_engine {
     int32_t *ids;      /* [rows max] */
     float *rope_table; /* [rows max][rope_dim] */
     fl_kv_rows seqs[2 + FL_DECODE_ROWS_MAX];
-    int32_t logit_rows[1 + FL_DECODE_ROWS_MAX];
+    int32_t logit_rows[FL_LOGIT_ROWS_MAX];
     int32_t *found_pages; /* [ctx pages] */
     uint64_t clock;
     pthread_t worker;
@@ -120,6 +123,11 @@ struct fl_engine {
     fl_request *requests;
     fl_session *sessions;
 };
+
+/* Positions of a prompt that must be computed, whatever the KV of which prefix is there: from here on. */
+static inline int32_t fl_request_first_row(const fl_request *r) {
+    return r->n_prompt - 1 - r->n_scored;
+}
 
 static inline int32_t fl_pages_of(int64_t tokens) {
     return (int32_t)((tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS);

@@ -27,6 +27,13 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
     if (p->document_tokens < -1 || p->document_tokens > p->n_tokens)
         return FL_FAIL(FL_ERR_INVALID, "document_tokens: expected -1..%lld, found %lld",
                        (long long)p->n_tokens, (long long)p->document_tokens);
+    if (p->score_tokens < 0 || p->score_tokens >= p->n_tokens)
+        return FL_FAIL(FL_ERR_INVALID, "score_tokens: expected 0..%lld, found %lld",
+                       (long long)p->n_tokens - 1, (long long)p->score_tokens);
+    if (p->score_tokens > 0 && (!p->on_logits || p->document_tokens > p->n_tokens - p->score_tokens - 1))
+        return FL_FAIL(FL_ERR_INVALID,
+                       "score_tokens: expected on_logits, and document_tokens of at most %lld",
+                       (long long)(p->n_tokens - p->score_tokens - 1));
     if (p->max_tokens < 1)
         return FL_FAIL(FL_ERR_INVALID, "max_tokens: expected at least 1, found %lld",
                        (long long)p->max_tokens);
@@ -84,8 +91,12 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     r->n_prompt = (int32_t)p->n_tokens;
     r->max_tokens = (int32_t)(p->max_tokens < room ? p->max_tokens : room);
     r->n_top = p->top_logprobs;
-    r->document_end = p->document_tokens >= 0 ? (int32_t)p->document_tokens
-                                              : (r->n_prompt - 1) / FL_KV_PAGE_TOKENS * FL_KV_PAGE_TOKENS;
+    r->n_scored = (int32_t)p->score_tokens;
+    r->on_logits = p->on_logits;
+    r->on_logits_context = p->on_logits_context;
+    r->document_end = p->document_tokens >= 0
+                          ? (int32_t)p->document_tokens
+                          : fl_request_first_row(r) / FL_KV_PAGE_TOKENS * FL_KV_PAGE_TOKENS;
     r->sampling = p->sampling;
     r->ignore_eos = p->ignore_eos;
     r->submit_s = r->phase_start_s = fl_now_s();

@@ -65,7 +65,8 @@ void fl_session_trim(fl_session *s) {
 /* Tokens of the prompt whose KV the session holds and may keep. A page that others hold too cannot be written on, so a
  * part of it is not kept. */
 static int32_t keep_common(const fl_session *s, const fl_request *r) {
-    int32_t most = s->n_tokens < r->n_prompt - 1 ? s->n_tokens : r->n_prompt - 1, common = 0;
+    int32_t first_row = fl_request_first_row(r), most = s->n_tokens < first_row ? s->n_tokens : first_row,
+            common = 0;
     while (common < most && s->tokens[common] == r->prompt[common]) common++;
     int32_t part = common % FL_KV_PAGE_TOKENS;
     if (part > 0 && fl_kv_pool_references(s->engine->pool, s->pages[common / FL_KV_PAGE_TOKENS]) > 1)
@@ -77,7 +78,8 @@ static int32_t keep_common(const fl_session *s, const fl_request *r) {
 static void reuse(fl_session *s, const fl_request *r) {
     fl_engine *e = s->engine;
     int32_t common = keep_common(s, r);
-    int32_t document = r->document_end < r->n_prompt - 1 ? r->document_end : r->n_prompt - 1;
+    int32_t first_row = fl_request_first_row(r);
+    int32_t document = r->document_end < first_row ? r->document_end : first_row;
     fl_prefix_key key;
     int32_t n_found =
         fl_prefix_find(e->prefix, r->prompt, document / FL_KV_PAGE_TOKENS, e->found_pages, &key);

@@ -11,6 +11,7 @@ typedef struct building {
     fl_request *decode[FL_DECODE_ROWS_MAX];
     int32_t n_decode;
     int32_t rows, n_seqs, n_logits;
+    int32_t n_scored, scored_index; /* scored rows of this step, which of the request's the first is */
     bool prompt_ends;
     double start_s;
     double cost; /* predicted FLOPs of the prefill rows */
@@ -36,6 +37,21 @@ static void choose(building *b, fl_request **run, int32_t n) {
     }
 }
 
+/* Cuts the tail so that no more of its rows are scored than a step has logits for, and asks for those. Row p is
+ * scored if it predicts one of the last n_scored prompt tokens. */
+static void ask_scores(building *b, int32_t tail_pos) {
+    fl_request *r = b->prefill;
+    int32_t scored = fl_request_first_row(r); /* first position that is */
+    int32_t first = tail_pos > scored ? tail_pos : scored;
+    if (r->n_scored == 0 || tail_pos + b->tail_rows <= first) return;
+    if (first + FL_SCORED_ROWS_MAX < tail_pos + b->tail_rows)
+        b->tail_rows = first + FL_SCORED_ROWS_MAX - tail_pos;
+    int32_t end = tail_pos + b->tail_rows < r->n_prompt - 1 ? tail_pos + b->tail_rows : r->n_prompt - 1;
+    b->scored_index = first - scored;
+    for (int32_t p = first; p < end; p++, b->n_scored++)
+        b->e->logit_rows[b->n_logits++] = b->document_rows + p - tail_pos;
+}
+
 static void build_prefill(building *b) {
     fl_request *r = b->prefill;
     fl_session *s = r->session;
@@ -43,6 +59,7 @@ static void build_prefill(building *b) {
     b->document_rows = document < b->e->span_tokens ? document : b->e->span_tokens;
     int32_t tail = r->n_prompt - pos - b->document_rows, room = FL_TAIL_ROWS_MAX - b->n_decode;
     if (b->document_rows == document) b->tail_rows = tail < room ? tail : room;
+    ask_scores(b, pos + b->document_rows);
     if (b->document_rows > 0) add_rows(b, s, r->prompt + pos, pos, b->document_rows);
     if (b->tail_rows > 0)
         add_rows(b, s, r->prompt + pos + b->document_rows, pos + b->document_rows, b->tail_rows);
@@ -82,11 +99,14 @@ static bool on_layer(void *context, int32_t layers_done) {
     return goes_on;
 }
 
+static const float *logits_of(const fl_engine *e, int32_t logits_row) {
+    return (const float *)e->logits_memory + (int64_t)logits_row * e->config->vocab_size;
+}
+
 static void draw_token(building *b, fl_request *r, int32_t logits_row) {
     fl_engine *e = b->e;
     fl_sample sample;
-    const fl_sample_args args = {.logits = (const float *)e->logits_memory +
-                                           (int64_t)logits_row * e->config->vocab_size,
+    const fl_sample_args args = {.logits = logits_of(e, logits_row),
                                  .n_known = e->n_known,
                                  .seen = r->seen,
                                  .sampling = &r->sampling,
@@ -110,8 +130,10 @@ static void after_prefill(building *b) {
     r->done_tokens = s->n_tokens;
     r->done_fraction = b->prompt_ends ? 1 : r->done_fraction;
     pthread_mutex_unlock(&b->e->lock);
+    for (int32_t i = 0; i < b->n_scored; i++)
+        r->on_logits(r->on_logits_context, b->scored_index + i, logits_of(b->e, i), b->e->config->vocab_size);
     if (b->prompt_ends) {
-        draw_token(b, r, 0);
+        draw_token(b, r, b->n_scored);
         fl_request_add_mark(r, "first_token", fl_now_s(), 1);
     }
 }
@@ -120,7 +142,7 @@ static void after_decode(building *b) {
     for (int32_t i = 0; i < b->n_decode; i++) {
         fl_request *r = b->decode[i];
         r->session->tokens[r->session->n_tokens++] = r->last_token;
-        draw_token(b, r, i + b->prompt_ends);
+        draw_token(b, r, b->n_scored + b->prompt_ends + i);
         fl_request_add_mark(r, "decode", b->start_s, 1);
     }
 }

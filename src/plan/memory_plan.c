@@ -19,14 +19,14 @@ fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_me
                                .document_pos = end > document ? end - document : 0,
                                .tail_rows = FL_TAIL_ROWS_MAX,
                                .tail_pos = end > FL_TAIL_ROWS_MAX ? end - FL_TAIL_ROWS_MAX : 0,
-                               .n_logits = 1 + FL_DECODE_ROWS_MAX};
+                               .n_logits = FL_LOGIT_ROWS_MAX};
     fl_dry_cost cost;
     FL_TRY(fl_dry_run_step(dry, &worst, &cost));
     int64_t pages = (sizes->kv_tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS;
     out->weights_bytes = fl_dry_run_weights_bytes(dry);
     out->kv_bytes = fl_kv_page_bytes(&shape) * pages;
     out->scratch_bytes = cost.scratch_bytes;
-    out->logits_bytes = (int64_t)(1 + FL_DECODE_ROWS_MAX) * config->vocab_size * (int64_t)sizeof(float);
+    out->logits_bytes = (int64_t)FL_LOGIT_ROWS_MAX * config->vocab_size * (int64_t)sizeof(float);
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes + out->logits_bytes;
     return FL_ERR_OK;
 }
