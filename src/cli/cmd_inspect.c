@@ -21,13 +21,14 @@ typedef struct inspecting {
     fl_memory_plan plan;
 } inspecting;
 
-static fl_err choose_kv_dtype(inspecting *in) {
+static fl_err choose_kv_format(inspecting *in) {
     const char *name = in->options->kv_cache_dtype;
-    bool f32 = strcmp(name, "f32") == 0;
-    if (f32 && !in->be->kv_f32)
+    fl_kv_format format = in->be->kv_f32 ? FL_KV_F32 : FL_KV_BF16; /* what auto means */
+    if (strcmp(name, "auto") != 0) fl_kv_format_parse(name, &format);
+    if (format == FL_KV_F32 && !in->be->kv_f32)
         return FL_FAIL(FL_ERR_INVALID,
                        "--kv-cache-dtype f32: only --backend reference stores it; expected auto or bf16");
-    in->sizes.kv_dtype = f32 || (in->be->kv_f32 && strcmp(name, "auto") == 0) ? FL_DTYPE_F32 : FL_DTYPE_BF16;
+    in->sizes.kv = fl_kv_shape_of_config(&in->what.config, format);
     return FL_ERR_OK;
 }
 
@@ -41,8 +42,8 @@ static fl_err sum_memory(inspecting *in) {
                        config->max_position_embeddings, (long long)ctx);
     snprintf(name, sizeof name, "count:%s", in->options->backend);
     FL_TRY(fl_backend_open(name, 1, &in->be));
-    FL_TRY(choose_kv_dtype(in));
-    FL_TRY(fl_dry_run_open(config, in->be, in->sizes.kv_dtype, &in->dry));
+    FL_TRY(choose_kv_format(in));
+    FL_TRY(fl_dry_run_open(config, in->be, &in->sizes.kv, &in->dry));
     in->sizes.ctx_tokens = in->sizes.kv_tokens = ctx;
     in->sizes.span_tokens = fl_memory_plan_span(ctx, (int32_t)in->options->span);
     return fl_memory_plan_make(in->dry, config, &in->sizes, &in->plan);
@@ -70,7 +71,7 @@ static void print_memory(const inspecting *in) {
     const fl_memory_plan *p = &in->plan;
     char kv[96], step[96];
     snprintf(kv, sizeof kv, "%s bytes a token, %s", fl_format_count(p->kv_bytes / in->sizes.kv_tokens).s,
-             in->sizes.kv_dtype == FL_DTYPE_F32 ? "f32" : "bf16");
+             fl_kv_format_name(in->sizes.kv.format));
     snprintf(step, sizeof step, "steps of %s tokens", fl_format_count(in->sizes.span_tokens).s);
     printf("\nmemory for a context of %s tokens on %s\n", fl_format_count(in->sizes.ctx_tokens).s,
            in->options->backend);

@@ -47,12 +47,12 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
 }
 
 static fl_err read_kv_dtype(fl_engine *e, const char *name) {
-    if (!name || strcmp(name, "auto") == 0) e->kv_dtype = e->be->kv_f32 ? FL_DTYPE_F32 : FL_DTYPE_BF16;
-    else if (strcmp(name, "bf16") == 0) e->kv_dtype = FL_DTYPE_BF16;
-    else if (strcmp(name, "f32") == 0 && e->be->kv_f32) e->kv_dtype = FL_DTYPE_F32;
-    else
+    fl_kv_format format = e->be->kv_f32 ? FL_KV_F32 : FL_KV_BF16;
+    bool known = !name || strcmp(name, "auto") == 0 || fl_kv_format_parse(name, &format);
+    if (!known || (format != FL_KV_F32 && format != FL_KV_BF16) || (format == FL_KV_F32 && !e->be->kv_f32))
         return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_dtype: backend %s stores auto, bf16%s; found '%s'",
                        e->be->name, e->be->kv_f32 ? ", f32" : "", name);
+    e->kv_shape = fl_kv_shape_of_config(e->config, format);
     return FL_ERR_OK;
 }
 
@@ -74,14 +74,10 @@ static fl_err open_text(fl_engine *e, const char *dir) {
 
 static fl_err reserve(fl_engine *e) {
     const fl_config *c = e->config;
-    const fl_kv_shape shape = {.n_layers = c->layers,
-                               .latent_dim = c->kv_lora_rank,
-                               .rope_dim = c->qk_rope_head_dim,
-                               .dtype = e->kv_dtype};
     const fl_memory_sizes sizes = {.ctx_tokens = e->ctx_tokens,
                                    .kv_tokens = (int64_t)e->kv_pages * FL_KV_PAGE_TOKENS,
                                    .span_tokens = e->span_tokens,
-                                   .kv_dtype = e->kv_dtype};
+                                   .kv = e->kv_shape};
     fl_memory_plan plan;
     FL_TRY(fl_memory_plan_make(e->dry, c, &sizes, &plan));
     e->kv_bytes = plan.kv_bytes;
@@ -91,7 +87,7 @@ static fl_err reserve(fl_engine *e) {
     FL_TRY(e->be->alloc(e->be, e->scratch_bytes, &e->scratch));
     FL_TRY(e->be->alloc(e->be, e->logits_bytes, &e->logits_memory));
     fl_arena_init(&e->arena, e->scratch, e->scratch_bytes);
-    FL_TRY(fl_kv_pool_open(&shape, e->kv_pages, e->kv_memory, &e->pool));
+    FL_TRY(fl_kv_pool_open(&e->kv_shape, e->kv_pages, e->kv_memory, &e->pool));
     FL_TRY(fl_prefix_open(e->pool, &e->prefix));
     FL_TRY(fl_sampler_open(c->vocab_size, &e->sampler));
     size_t rows = (size_t)fl_step_rows_max(e);
@@ -134,7 +130,7 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     FL_TRY(read_kv_dtype(e, s->kv_dtype));
     fl_rope_of_config(e->config, &e->rope);
     e->softmax_scale = fl_softmax_scale_of_config(e->config, &e->rope);
-    FL_TRY(fl_dry_run_open(e->config, e->be, e->kv_dtype, &e->dry));
+    FL_TRY(fl_dry_run_open(e->config, e->be, &e->kv_shape, &e->dry));
     load_progress progress = {s->progress, s->progress_context, fl_dry_run_weights_bytes(e->dry)};
     FL_TRY(fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights));
     FL_TRY(reserve(e));
@@ -189,7 +185,7 @@ void fl_engine_close(fl_engine *e) {
 void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
     *out = (fl_engine_info){.model_type = e->config->model_type_name,
                             .backend = e->be->name,
-                            .kv_dtype = e->kv_dtype == FL_DTYPE_F32 ? "f32" : "bf16",
+                            .kv_dtype = fl_kv_format_name(e->kv_shape.format),
                             .ctx_tokens = e->ctx_tokens,
                             .kv_tokens = (int64_t)e->kv_pages * FL_KV_PAGE_TOKENS,
                             .weights_bytes = e->weights->memory_bytes,

@@ -101,7 +101,7 @@ struct fl_engine {
     fl_sampler *sampler;
     fl_rope rope;
     float softmax_scale;
-    fl_dtype kv_dtype;
+    fl_kv_shape kv_shape;
     int32_t ctx_tokens, kv_pages, span_tokens, requests_max, n_known;
     void *kv_memory, *scratch, *logits_memory;
     int64_t kv_bytes, scratch_bytes, logits_bytes;

@@ -10,13 +10,19 @@ struct fl_kv_pool {
     int32_t *references; /* [n_pages] */
 };
 
-static int64_t piece_bytes(const fl_kv_shape *shape) {
-    return (int64_t)FL_KV_PAGE_TOKENS * (shape->latent_dim + shape->rope_dim) *
-           (int64_t)fl_dtype_bytes(shape->dtype);
+fl_kv_layer fl_kv_shape_layer(const fl_kv_shape *shape, int32_t layer) {
+    fl_kv_layer kv = {.latent_dim = shape->latent_dim,
+                      .rope_dim = shape->rope_dim,
+                      .format = shape->format,
+                      .group = shape->group,
+                      .n_outliers = shape->n_outliers};
+    if (shape->n_outliers > 0) kv.outliers = shape->outliers + layer * shape->n_outliers;
+    kv.page_stride_bytes = fl_kv_piece_bytes(&kv) * shape->n_layers;
+    return kv;
 }
 
 int64_t fl_kv_page_bytes(const fl_kv_shape *shape) {
-    return piece_bytes(shape) * shape->n_layers;
+    return fl_kv_shape_layer(shape, 0).page_stride_bytes;
 }
 
 fl_err fl_kv_pool_open(const fl_kv_shape *shape, int32_t n_pages, void *memory, fl_kv_pool **out) {
@@ -71,9 +77,7 @@ int32_t fl_kv_pool_references(const fl_kv_pool *pool, int32_t page) {
 }
 
 fl_kv_layer fl_kv_pool_layer(const fl_kv_pool *pool, int32_t layer) {
-    return (fl_kv_layer){.base = pool->memory + layer * piece_bytes(&pool->shape),
-                         .page_stride_bytes = fl_kv_page_bytes(&pool->shape),
-                         .latent_dim = pool->shape.latent_dim,
-                         .rope_dim = pool->shape.rope_dim,
-                         .dtype = pool->shape.dtype};
+    fl_kv_layer kv = fl_kv_shape_layer(&pool->shape, layer);
+    kv.base = pool->memory + layer * fl_kv_piece_bytes(&kv);
+    return kv;
 }

@@ -34,15 +34,30 @@ typedef struct fl_weight {
     int32_t k;  /* input features */
 } fl_weight;
 
-/* One layer's part of the KV pool. The piece of page p starts at base + p * page_stride_bytes and holds
- * latent[FL_KV_PAGE_TOKENS][latent_dim], then k_pe[FL_KV_PAGE_TOKENS][rope_dim], both of `dtype` (F32 or
- * BF16). */
+/* How KV is stored; kv_format.h draws the layouts. The naive ones are controls of the evaluation. */
+typedef enum fl_kv_format {
+    FL_KV_F32,
+    FL_KV_BF16,
+    FL_KV_FP8,
+    FL_KV_INT4,
+    FL_KV_INT4_NAIVE,
+    FL_KV_INT2_NAIVE,
+    FL_N_KV_FORMATS
+} fl_kv_format;
+
+/* Latent dimensions that int4 may keep in 16 bits. */
+enum { FL_KV_OUTLIERS_MAX = 8 };
+
+/* One layer's part of the KV pool. The piece of page p starts at base + p * page_stride_bytes. */
 typedef struct fl_kv_layer {
     uint8_t *base;
     int64_t page_stride_bytes;
     int32_t latent_dim;
     int32_t rope_dim;
-    fl_dtype dtype;
+    fl_kv_format format;
+    int32_t group;            /* int4: latent dimensions that share scale and minimum, 32 or 64; else 0 */
+    int32_t n_outliers;       /* int4: 0..FL_KV_OUTLIERS_MAX; else 0 */
+    const uint16_t *outliers; /* [n_outliers] latent dimensions, ascending; borrowed */
 } fl_kv_layer;
 
 /* Consecutive rows of a step that belong to one token timeline: row `row + i` is at position `pos + i`, and
@@ -89,11 +104,6 @@ typedef struct fl_attn_list {
 
 static inline uint8_t *fl_kv_piece(const fl_kv_layer *layer, int32_t page) {
     return layer->base + (int64_t)page * layer->page_stride_bytes;
-}
-
-static inline int64_t fl_kv_piece_bytes(const fl_kv_layer *layer) {
-    return (int64_t)FL_KV_PAGE_TOKENS * (layer->latent_dim + layer->rope_dim) *
-           (int64_t)fl_dtype_bytes(layer->dtype);
 }
 
 #endif

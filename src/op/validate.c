@@ -1,10 +1,14 @@
 #include "op/validate.h"
 
+#include "op/kv_format.h"
+
 fl_err fl_kv_layer_validate(const char *op, const fl_kv_layer *kv) {
     FL_TRY(fl_need_range(op, "kv.latent_dim", kv->latent_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "kv.rope_dim", kv->rope_dim, 1, FL_ATTN_HEAD_DIM_MAX));
-    if (kv->dtype != FL_DTYPE_F32 && kv->dtype != FL_DTYPE_BF16)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: kv.dtype is %d, must be F32 or BF16", op, (int)kv->dtype);
+    FL_TRY(fl_need_range(op, "kv.format", kv->format, 0, FL_N_KV_FORMATS - 1));
+    if (!fl_kv_format_is_plain(kv->format))
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: kv.format is %s, which no backend stores yet", op,
+                       fl_kv_format_name(kv->format));
     return fl_need_stride(op, "kv.page_stride_bytes", kv->page_stride_bytes, fl_kv_piece_bytes(kv));
 }
 

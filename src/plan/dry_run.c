@@ -12,7 +12,16 @@ struct fl_dry_run {
     int32_t logit_rows_max;
 };
 
-fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, fl_dtype kv_dtype, fl_dry_run **out) {
+fl_kv_shape fl_kv_shape_of_config(const fl_config *config, fl_kv_format format) {
+    return (fl_kv_shape){.n_layers = config->layers,
+                         .latent_dim = config->kv_lora_rank,
+                         .rope_dim = config->qk_rope_head_dim,
+                         .format = format,
+                         .group = fl_kv_format_group(format, config->kv_lora_rank)};
+}
+
+fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, const fl_kv_shape *kv,
+                       fl_dry_run **out) {
     fl_dry_run *dry = calloc(1, sizeof *dry);
     if (!dry) return FL_FAIL(FL_ERR_NOMEM, "plan");
     fl_err err;
@@ -23,10 +32,7 @@ fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, fl_dtype
         err = FL_FAIL(FL_ERR_NOMEM, "plan of %d layers", config->layers);
         goto fail;
     }
-    fl_kv_layer layer = {
-        .latent_dim = config->kv_lora_rank, .rope_dim = config->qk_rope_head_dim, .dtype = kv_dtype};
-    layer.page_stride_bytes = fl_kv_piece_bytes(&layer) * config->layers;
-    for (int32_t i = 0; i < config->layers; i++) dry->kv[i] = layer;
+    for (int32_t i = 0; i < config->layers; i++) dry->kv[i] = fl_kv_shape_layer(kv, i);
     *out = dry;
     return FL_ERR_OK;
 fail:

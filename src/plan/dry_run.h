@@ -3,6 +3,7 @@
 #ifndef FL_PLAN_DRY_RUN_H
 #define FL_PLAN_DRY_RUN_H
 
+#include "kv/kv_pool.h"
 #include "model/forward.h"
 
 typedef struct fl_dry_run fl_dry_run;
@@ -19,8 +20,12 @@ typedef struct fl_dry_cost {
     fl_count ops;          /* FLOPs and bytes, in all and an op */
 } fl_dry_cost;
 
-/* For a backend with the formats of `like` and this KV format. On success the caller owns *out. */
-fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, fl_dtype kv_dtype, fl_dry_run **out);
+/* A model's KV in a format, with the format's usual groups and no outliers. */
+fl_kv_shape fl_kv_shape_of_config(const fl_config *config, fl_kv_format format);
+
+/* For a backend with the formats of `like`. On success the caller owns *out. */
+fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, const fl_kv_shape *kv,
+                       fl_dry_run **out);
 void fl_dry_run_close(fl_dry_run *dry);
 
 int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);

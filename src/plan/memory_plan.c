@@ -1,7 +1,5 @@
 #include "plan/memory_plan.h"
 
-#include "kv/kv_pool.h"
-
 int32_t fl_memory_plan_span(int64_t ctx_tokens, int32_t span_tokens) {
     int64_t longest = fl_align_up(ctx_tokens, FL_KV_PAGE_TOKENS);
     int32_t span = span_tokens > 0 ? span_tokens : FL_SPAN_TOKENS_DEFAULT;
@@ -10,10 +8,6 @@ int32_t fl_memory_plan_span(int64_t ctx_tokens, int32_t span_tokens) {
 
 fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_memory_sizes *sizes,
                            fl_memory_plan *out) {
-    const fl_kv_shape shape = {.n_layers = config->layers,
-                               .latent_dim = config->kv_lora_rank,
-                               .rope_dim = config->qk_rope_head_dim,
-                               .dtype = sizes->kv_dtype};
     int32_t document = sizes->span_tokens, end = (int32_t)sizes->ctx_tokens;
     const fl_dry_rows worst = {.document_rows = document,
                                .document_pos = end > document ? end - document : 0,
@@ -24,7 +18,7 @@ fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_me
     FL_TRY(fl_dry_run_step(dry, &worst, &cost));
     int64_t pages = (sizes->kv_tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS;
     out->weights_bytes = fl_dry_run_weights_bytes(dry);
-    out->kv_bytes = fl_kv_page_bytes(&shape) * pages;
+    out->kv_bytes = fl_kv_page_bytes(&sizes->kv) * pages;
     out->scratch_bytes = cost.scratch_bytes;
     out->logits_bytes = (int64_t)FL_LOGIT_ROWS_MAX * config->vocab_size * (int64_t)sizeof(float);
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes + out->logits_bytes;

@@ -16,7 +16,7 @@ typedef struct fl_memory_sizes {
     int64_t ctx_tokens; /* longest session */
     int64_t kv_tokens;  /* in the pool */
     int32_t span_tokens;
-    fl_dtype kv_dtype; /* as the dry run was opened with */
+    fl_kv_shape kv; /* as the dry run was opened with */
 } fl_memory_sizes;
 
 typedef struct fl_memory_plan {

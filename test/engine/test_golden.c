@@ -62,7 +62,7 @@ static timeline *open_timeline(const char *backend, int32_t ctx) {
     const timeline_options options = {.model_dir = MODEL,
                                       .backend = backend,
                                       .ctx_tokens = ctx,
-                                      .kv_dtype = backend[0] == 'r' ? FL_DTYPE_F32 : FL_DTYPE_BF16,
+                                      .kv_format = backend[0] == 'r' ? FL_KV_F32 : FL_KV_BF16,
                                       .scratch_bytes = SCRATCH_BYTES};
     timeline *t = NULL;
     if (timeline_open(&options, &t) != FL_ERR_OK) fail_msg("%s: %s", backend, fl_err_detail());

@@ -15,12 +15,12 @@
 
 enum { ROWS = 150, TAIL = 20, CHECKED = 15 };
 
-static timeline *open_tiny(const char *dir, const char *backend, fl_dtype kv) {
+static timeline *open_tiny(const char *dir, const char *backend, fl_kv_format kv) {
     const timeline_options options = {.model_dir = dir,
                                       .backend = backend,
                                       .n_threads = 2,
                                       .ctx_tokens = 256,
-                                      .kv_dtype = kv,
+                                      .kv_format = kv,
                                       .scratch_bytes = 64 << 20};
     timeline *t = NULL;
     if (timeline_open(&options, &t) != FL_ERR_OK) fail_msg("%s: %s", backend, fl_err_detail());
@@ -28,7 +28,7 @@ static timeline *open_tiny(const char *dir, const char *backend, fl_dtype kv) {
 }
 
 /* Logits of the last CHECKED rows; `tail` rows at the end are absorbed. */
-static float *run(const char *dir, const char *backend, fl_dtype kv, int32_t tail, int32_t *n_vocab) {
+static float *run(const char *dir, const char *backend, fl_kv_format kv, int32_t tail, int32_t *n_vocab) {
     timeline *t = open_tiny(dir, backend, kv);
     int32_t ids[ROWS];
     *n_vocab = t->weights->config.vocab_size;
@@ -73,14 +73,14 @@ static void check_model(const tiny_options *options) {
     tiny_checkpoint_write(tiny, dir);
     tiny_checkpoint_free(tiny);
     int32_t n;
-    float *reference = run(dir, "reference", FL_DTYPE_F32, 0, &n);
-    float *absorbed = run(dir, "reference", FL_DTYPE_F32, TAIL, &n);
+    float *reference = run(dir, "reference", FL_KV_F32, 0, &n);
+    float *absorbed = run(dir, "reference", FL_KV_F32, TAIL, &n);
     double two_ways = distance(reference, absorbed, n);
     print_message("kind %d, %s: absorbed %.1e", (int)options->kind, fl_dtype_name(options->linear), two_ways);
     assert_true(two_ways < 1e-5);
     for (const char *const *name = fl_backend_names(); *name; name++) {
         if ((*name)[0] != 'a' || !fl_backend_available(*name)) continue;
-        float *fast = run(dir, *name, FL_DTYPE_BF16, TAIL, &n);
+        float *fast = run(dir, *name, FL_KV_BF16, TAIL, &n);
         double fast_distance = distance(reference, fast, n);
         print_message(", %s %.1e", *name, fast_distance);
         assert_true(fast_distance <

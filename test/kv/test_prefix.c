@@ -19,7 +19,7 @@ typedef struct fixture {
 } fixture;
 
 static void open_fixture(fixture *f) {
-    const fl_kv_shape shape = {.n_layers = 2, .latent_dim = 4, .rope_dim = 2, .dtype = FL_DTYPE_BF16};
+    const fl_kv_shape shape = {.n_layers = 2, .latent_dim = 4, .rope_dim = 2, .format = FL_KV_BF16};
     assert_int_equal(fl_kv_page_bytes(&shape), 2 * PAGE * 6 * 2);
     f->memory = calloc(PAGES, (size_t)fl_kv_page_bytes(&shape));
     assert_int_equal(fl_kv_pool_open(&shape, PAGES, f->memory, &f->pool), FL_ERR_OK);

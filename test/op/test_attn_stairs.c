@@ -13,6 +13,7 @@
 
 #include "backend/backend.h"
 #include "op/act.h"
+#include "op/kv_format.h"
 
 enum { STAIR = 50, HEADS = 2, NOPE = 64, ROPE = 32, V = 64, LATENT = 128, ROWS = 70 };
 
@@ -90,7 +91,7 @@ static void check_absorbed(fl_backend *be, int32_t rows, int32_t pos) {
     enum { PAGES = 32 };
     int32_t pages[PAGES], q_dim = LATENT + ROPE;
     int64_t element = (int64_t)fl_dtype_bytes(be->act_dtype);
-    fl_kv_layer kv = {.latent_dim = LATENT, .rope_dim = ROPE, .dtype = FL_DTYPE_BF16};
+    fl_kv_layer kv = {.latent_dim = LATENT, .rope_dim = ROPE, .format = FL_KV_BF16};
     kv.page_stride_bytes = fl_kv_piece_bytes(&kv);
     kv.base = zeros(PAGES * kv.page_stride_bytes);
     for (int32_t i = 0; i < PAGES; i++) pages[i] = PAGES - 1 - i;
@@ -98,8 +99,8 @@ static void check_absorbed(fl_backend *be, int32_t rows, int32_t pos) {
         uint8_t *piece = fl_kv_piece(&kv, pages[key / FL_KV_PAGE_TOKENS]);
         int32_t slot = key % FL_KV_PAGE_TOKENS;
         for (int32_t d = 0; d < LATENT; d++)
-            fl_act_store(piece, kv.dtype, slot * LATENT + d, (float)value_of(key, d));
-        fl_act_store(piece, kv.dtype, FL_KV_PAGE_TOKENS * LATENT + slot * ROPE, (float)height(key));
+            fl_act_store(piece, FL_DTYPE_BF16, slot * LATENT + d, (float)value_of(key, d));
+        fl_act_store(piece, FL_DTYPE_BF16, FL_KV_PAGE_TOKENS * LATENT + slot * ROPE, (float)height(key));
     }
     uint8_t *q = zeros(rows * HEADS * q_dim * element), *out = zeros(rows * HEADS * LATENT * element);
     float *lse = zeros(rows * HEADS * (int64_t)sizeof *lse);

@@ -9,7 +9,8 @@ static fl_err open_kv(timeline *t, const timeline_options *o) {
     const fl_kv_shape shape = {.n_layers = c->layers,
                                .latent_dim = c->kv_lora_rank,
                                .rope_dim = c->qk_rope_head_dim,
-                               .dtype = o->kv_dtype};
+                               .format = o->kv_format,
+                               .group = fl_kv_format_group(o->kv_format, c->kv_lora_rank)};
     t->n_pages = o->ctx_tokens / FL_KV_PAGE_TOKENS + 1;
     t->pool_bytes = fl_kv_page_bytes(&shape) * t->n_pages;
     FL_TRY(t->be->alloc(t->be, t->pool_bytes, &t->pool_memory));

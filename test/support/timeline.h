@@ -25,7 +25,7 @@ typedef struct timeline {
 typedef struct timeline_options {
     const char *model_dir, *backend;
     int32_t n_threads, ctx_tokens;
-    fl_dtype kv_dtype;
+    fl_kv_format kv_format;
     int64_t scratch_bytes;
 } timeline_options;
 

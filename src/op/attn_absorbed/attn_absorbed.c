@@ -1,5 +1,6 @@
 #include "op/attn_absorbed/attn_absorbed.h"
 
+#include "op/kv_format.h"
 #include "op/validate.h"
 
 enum { DIM_TILE = 16 };
@@ -32,6 +33,5 @@ fl_cost fl_attn_absorbed_cost(const fl_attn_absorbed_args *a) {
     }
     double row_bytes = (2 * latent + rope) * FL_COST_ACT_BYTES + (a->lse ? sizeof(float) : 0);
     return (fl_cost){.flops = 2 * pairs * heads * (2 * latent + rope),
-                     .bytes = keys * (latent + rope) * (double)fl_dtype_bytes(a->kv.dtype) +
-                              rows * heads * row_bytes};
+                     .bytes = keys * fl_kv_token_bytes(&a->kv) + rows * heads * row_bytes};
 }

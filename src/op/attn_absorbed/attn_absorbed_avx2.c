@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "op/kv_format.h"
 #include "op/span.h"
 #include "op/vec_avx2.h"
 
@@ -233,9 +234,9 @@ static void merge_heads(void *context, int32_t task, int32_t worker) {
 
 static fl_err check_shape(const fl_attn_absorbed_args *a) {
     const fl_kv_layer *kv = &a->kv;
-    if (kv->dtype != FL_DTYPE_BF16)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_absorbed: KV in %s, only BF16 on avx2",
-                       fl_dtype_name(kv->dtype));
+    if (fl_kv_format_dtype(kv->format) != FL_DTYPE_BF16)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_absorbed: KV in %s, which avx2 does not attend",
+                       fl_kv_format_name(kv->format));
     if (kv->latent_dim > LATENT_MAX || kv->rope_dim > ROPE_MAX || kv->latent_dim % 2 || kv->rope_dim % 2)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_absorbed: KV of %d + %d, on avx2 even and at most %d + %d",
                        kv->latent_dim, kv->rope_dim, LATENT_MAX, ROPE_MAX);

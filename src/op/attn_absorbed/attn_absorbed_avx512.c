@@ -11,6 +11,7 @@
  *
  * Bound by vdpbf16ps: latent + rope / 2 of them for 16 keys and 8 queries; on many cores by KV traffic. */
 #include "backend/backend.h"
+#include "op/kv_format.h"
 #include "op/simd_avx512.h"
 
 #include <math.h>
@@ -428,9 +429,10 @@ static void merge_task(void *context, int32_t task, int32_t worker) {
 }
 
 static fl_err need_shape(const fl_attn_absorbed_args *a) {
-    if (a->kv.dtype != FL_DTYPE_BF16)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_absorbed on avx512: KV is %s, expected BF16",
-                       fl_dtype_name(a->kv.dtype));
+    if (fl_kv_format_dtype(a->kv.format) != FL_DTYPE_BF16)
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "attn_absorbed on avx512: KV is %s, expected a 16-bit or quantised format",
+                       fl_kv_format_name(a->kv.format));
     if (a->kv.latent_dim % STRIP != 0 || a->kv.latent_dim > LATENT_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED,
                        "attn_absorbed on avx512: latent %d is not a multiple of %d up to %d",

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "op/act.h"
+#include "op/kv_format.h"
 #include "opcheck/opcheck_case.h"
 
 enum { SEQS_MAX = 4 };
@@ -12,31 +13,31 @@ enum { SEQS_MAX = 4 };
 typedef struct shape {
     oc_kind kind;
     int32_t heads, latent, rope;
-    fl_dtype kv_dtype;
+    fl_kv_format format;
     oc_fill fill;
     int32_t rows[SEQS_MAX], pos[SEQS_MAX];
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {0}},
-    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {62}},
-    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {3}, {62}}, /* over the end of a page */
-    {OC_CHECK, 3, 128, 32, FL_DTYPE_F32, OC_NORMAL, {2, 1}, {64, 5}},
-    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_SPIKE, {1}, {511}},
-    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {2}, {511}}, /* over the end of a split */
-    {OC_CHECK, 2, 512, 64, FL_DTYPE_BF16, OC_NORMAL, {1}, {512}},
-    {OC_CHECK, 16, 512, 64, FL_DTYPE_BF16, OC_NORMAL, {2}, {100}},
-    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_LARGE, {1, 3, 2}, {1100, 0, 127}},
-    {OC_CHECK, 8, 128, 32, FL_DTYPE_F32, OC_ZERO, {1, 1}, {1535, 1536}},
-    {OC_CHECK, 1, 128, 32, FL_DTYPE_BF16, OC_EQUAL, {5}, {190}},
-    {OC_CHECK, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {65}, {30}},
-    {OC_CHECK, 5, 24, 6, FL_DTYPE_F32, OC_NORMAL, {2}, {70}}, /* odd head shapes: refused or right */
-    {OC_CHECK, 2, 40, 16, FL_DTYPE_BF16, OC_NORMAL, {2}, {600}},
-    {OC_SLOW, 16, 512, 64, FL_DTYPE_BF16, OC_SPIKE, {3, 2}, {2047, 900}},
-    {OC_BENCH, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {2047}},
-    {OC_BENCH, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {1}, {8191}},
-    {OC_BENCH, 128, 512, 64, FL_DTYPE_BF16, OC_NORMAL, {1}, {2047}},
-    {OC_BENCH, 8, 128, 32, FL_DTYPE_BF16, OC_NORMAL, {32}, {4095}},
+    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {0}},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {62}},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {3}, {62}}, /* over the end of a page */
+    {OC_CHECK, 3, 128, 32, FL_KV_F32, OC_NORMAL, {2, 1}, {64, 5}},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_SPIKE, {1}, {511}},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {2}, {511}}, /* over the end of a split */
+    {OC_CHECK, 2, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {512}},
+    {OC_CHECK, 16, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {100}},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_LARGE, {1, 3, 2}, {1100, 0, 127}},
+    {OC_CHECK, 8, 128, 32, FL_KV_F32, OC_ZERO, {1, 1}, {1535, 1536}},
+    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_EQUAL, {5}, {190}},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {65}, {30}},
+    {OC_CHECK, 5, 24, 6, FL_KV_F32, OC_NORMAL, {2}, {70}}, /* odd head shapes: refused or right */
+    {OC_CHECK, 2, 40, 16, FL_KV_BF16, OC_NORMAL, {2}, {600}},
+    {OC_SLOW, 16, 512, 64, FL_KV_BF16, OC_SPIKE, {3, 2}, {2047, 900}},
+    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {2047}},
+    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {8191}},
+    {OC_BENCH, 128, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {2047}},
+    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {32}, {4095}},
 };
 
 typedef struct fixture {
@@ -53,7 +54,7 @@ static double key_value(const fixture *f, const fl_kv_rows *seq, int32_t t, int3
     int32_t latent = f->s->latent, rope = f->s->rope, slot = t % 64;
     const uint8_t *piece = f->kv.base + seq->pages[t / 64] * f->kv.page_stride_bytes;
     int32_t index = j < latent ? slot * latent + j : 64 * latent + slot * rope + j - latent;
-    return (double)fl_act_load(piece, f->kv.dtype, index);
+    return (double)fl_act_load(piece, fl_kv_format_dtype(f->kv.format), index);
 }
 
 /* A pool whose pages lie in a shuffled order, with gaps of NaN between them, and NaN in all slots behind a
@@ -61,7 +62,7 @@ static double key_value(const fixture *f, const fl_kv_rows *seq, int32_t t, int3
 static void make_kv(oc_run *run, fixture *f) {
     const shape *s = f->s;
     int32_t n_pages = 0, next = 0;
-    f->kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .dtype = s->kv_dtype};
+    f->kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format};
     f->kv.page_stride_bytes = fl_kv_piece_bytes(&f->kv) + 64;
     for (int32_t i = 0; i < f->n_seqs; i++) n_pages += (f->seqs[i].pos + f->seqs[i].n_rows - 1) / 64 + 1;
     int32_t *order = oc_memory(run, n_pages * (int64_t)sizeof *order);
@@ -83,7 +84,7 @@ static void make_kv(oc_run *run, fixture *f) {
                 int32_t slot = t % 64;
                 int32_t at =
                     j < s->latent ? slot * s->latent + j : 64 * s->latent + slot * s->rope + j - s->latent;
-                fl_act_store(piece, s->kv_dtype, at, (float)oc_normal(run));
+                fl_act_store(piece, fl_kv_format_dtype(s->format), at, (float)oc_normal(run));
             }
         }
     }
@@ -211,10 +212,10 @@ static void compare_large(oc_run *run, const fixture *f) {
 
 static void check_shape(oc_run *run, const shape *s) {
     bool listed = (s->latent == 128 && s->rope == 32) || (s->latent == 512 && s->rope == 64);
-    if (s->kv_dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
+    if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
     if (!oc_case(run, s->kind, "attn_absorbed heads=%d dims=%d/%d kv=%s %s rows=%d,%d,%d pos=%d,%d,%d",
-                 s->heads, s->latent + s->rope, s->latent, fl_dtype_name(s->kv_dtype), oc_fill_name(s->fill),
-                 s->rows[0], s->rows[1], s->rows[2], s->pos[0], s->pos[1], s->pos[2]))
+                 s->heads, s->latent + s->rope, s->latent, fl_kv_format_name(s->format),
+                 oc_fill_name(s->fill), s->rows[0], s->rows[1], s->rows[2], s->pos[0], s->pos[1], s->pos[2]))
         return;
     fixture f = make_fixture(run, s);
     fl_attn_absorbed_args args = make_args(run, &f, &f.q.be, &f.out.be);
@@ -239,7 +240,7 @@ static void check_shape(oc_run *run, const shape *s) {
 
 /* Two keys whose scores are 1 (latent part) and 2 (k_pe part): weights 1/3 and 2/3, lse = log2(6). */
 static void check_literal(oc_run *run) {
-    static const shape s = {OC_CHECK, 1, 128, 32, FL_DTYPE_BF16, OC_ZERO, {1}, {1}};
+    static const shape s = {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_ZERO, {1}, {1}};
     if (!oc_case(run, OC_CHECK, "attn_absorbed by hand")) return;
     fixture f = make_fixture(run, &s);
     uint16_t *piece = (uint16_t *)fl_kv_piece(&f.kv, f.seqs[0].pages[0]);
@@ -272,7 +273,7 @@ static fl_attn_absorbed_args good_args(const fl_kv_rows *seqs) {
         .n_seqs = 2,
         .rows = 5,
         .n_heads = 8,
-        .kv = {.page_stride_bytes = 64 * 160 * 2, .latent_dim = 128, .rope_dim = 32, .dtype = FL_DTYPE_BF16}};
+        .kv = {.page_stride_bytes = 64 * 160 * 2, .latent_dim = 128, .rope_dim = 32, .format = FL_KV_BF16}};
 }
 
 static void check_seq_limits(oc_run *run) {
@@ -314,10 +315,10 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.rope_dim, 0, "attn_absorbed: kv.rope_dim");
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.rope_dim, 1025, "attn_absorbed: kv.rope_dim");
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.page_stride_bytes, 64 * 160 * 2 - 1, "kv.page_stride_bytes");
-    OC_REFUSED_WITH(run, attn_absorbed, good, kv.dtype, FL_DTYPE_F16, "kv.dtype");
-    OC_REFUSED_WITH(run, attn_absorbed, good, kv.dtype, FL_DTYPE_F32, "kv.page_stride_bytes");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.format, FL_N_KV_FORMATS, "kv.format");
+    OC_REFUSED_WITH(run, attn_absorbed, good, kv.format, FL_KV_F32, "kv.page_stride_bytes");
     good.kv.page_stride_bytes = 1 << 20;
-    OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.dtype, FL_DTYPE_F32);
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.format, FL_KV_F32);
     OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.latent_dim, 1);
     OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.latent_dim, 1024);
     OC_ACCEPTED_WITH(run, attn_absorbed, good, kv.rope_dim, 1);
@@ -338,7 +339,7 @@ static void check_sizes(oc_run *run) {
     float lse;
     args.lse = &lse;
     oc_cost(run, fl_attn_absorbed_cost(&args), 2 * pairs * 8 * 288, bytes + 5 * 8 * 4);
-    args.kv.dtype = FL_DTYPE_F32;
+    args.kv.format = FL_KV_F32;
     oc_cost(run, fl_attn_absorbed_cost(&args), 2 * pairs * 8 * 288, bytes + 5 * 8 * 4 + keys * 160 * 2);
 }
 

@@ -3,17 +3,18 @@
 #include <math.h>
 
 #include "op/act.h"
+#include "op/kv_format.h"
 #include "op/ref.h"
 
 /* Key t of a timeline as stored, widened: [latent | k_pe]. */
 static void load_key(const fl_attn_absorbed_args *a, const fl_kv_rows *seq, int32_t t, float *key) {
     const fl_kv_layer *kv = &a->kv;
+    fl_dtype dtype = fl_kv_format_dtype(kv->format);
     const uint8_t *piece = fl_kv_piece(kv, seq->pages[t / FL_KV_PAGE_TOKENS]);
     int32_t slot = t % FL_KV_PAGE_TOKENS, k_pe = FL_KV_PAGE_TOKENS * kv->latent_dim + slot * kv->rope_dim;
     for (int32_t j = 0; j < kv->latent_dim; j++)
-        key[j] = fl_act_load(piece, kv->dtype, slot * kv->latent_dim + j);
-    for (int32_t j = 0; j < kv->rope_dim; j++)
-        key[kv->latent_dim + j] = fl_act_load(piece, kv->dtype, k_pe + j);
+        key[j] = fl_act_load(piece, dtype, slot * kv->latent_dim + j);
+    for (int32_t j = 0; j < kv->rope_dim; j++) key[kv->latent_dim + j] = fl_act_load(piece, dtype, k_pe + j);
 }
 
 /* Two passes over the keys: the largest score, then the sums. */

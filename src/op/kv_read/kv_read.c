@@ -1,5 +1,6 @@
 #include "op/kv_read/kv_read.h"
 
+#include "op/kv_format.h"
 #include "op/validate.h"
 
 fl_err fl_kv_read_validate(const fl_kv_read_args *a) {
@@ -11,6 +12,5 @@ fl_err fl_kv_read_validate(const fl_kv_read_args *a) {
 
 fl_cost fl_kv_read_cost(const fl_kv_read_args *a) {
     double width = (double)a->kv.latent_dim + a->kv.rope_dim;
-    return (fl_cost){.flops = 0,
-                     .bytes = a->n * width * (FL_COST_ACT_BYTES + (double)fl_dtype_bytes(a->kv.dtype))};
+    return (fl_cost){.flops = 0, .bytes = a->n * (width * FL_COST_ACT_BYTES + fl_kv_token_bytes(&a->kv))};
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "op/act.h"
+#include "op/kv_format.h"
 #include "opcheck/opcheck_case.h"
 
 enum { N_PAGES = 5 };
@@ -10,14 +11,14 @@ enum { N_PAGES = 5 };
 typedef struct shape {
     oc_kind kind;
     int32_t latent, rope, pos, n;
-    fl_dtype dtype;
+    fl_kv_format format;
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 0, 1, FL_DTYPE_BF16},      {OC_CHECK, 128, 32, 0, 64, FL_DTYPE_BF16},
-    {OC_CHECK, 128, 32, 63, 2, FL_DTYPE_BF16},  {OC_CHECK, 128, 32, 37, 200, FL_DTYPE_F32},
-    {OC_CHECK, 512, 64, 64, 65, FL_DTYPE_BF16}, {OC_CHECK, 17, 6, 319, 1, FL_DTYPE_F32},
-    {OC_CHECK, 33, 10, 65, 63, FL_DTYPE_BF16},  {OC_BENCH, 128, 32, 0, 320, FL_DTYPE_BF16},
+    {OC_CHECK, 1, 1, 0, 1, FL_KV_BF16},      {OC_CHECK, 128, 32, 0, 64, FL_KV_BF16},
+    {OC_CHECK, 128, 32, 63, 2, FL_KV_BF16},  {OC_CHECK, 128, 32, 37, 200, FL_KV_F32},
+    {OC_CHECK, 512, 64, 64, 65, FL_KV_BF16}, {OC_CHECK, 17, 6, 319, 1, FL_KV_F32},
+    {OC_CHECK, 33, 10, 65, 63, FL_KV_BF16},  {OC_BENCH, 128, 32, 0, 320, FL_KV_BF16},
 };
 
 static const int32_t pages[N_PAGES] = {2, 4, 0, 3, 1};
@@ -29,8 +30,9 @@ static float value_at(int32_t pos, int32_t column) {
 }
 
 static fl_kv_layer make_pool(oc_run *run, const shape *s) {
-    fl_kv_layer kv = {.latent_dim = s->latent, .rope_dim = s->rope, .dtype = s->dtype};
-    kv.page_stride_bytes = 64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(s->dtype) + 128;
+    fl_kv_layer kv = {.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format};
+    kv.page_stride_bytes =
+        64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(fl_kv_format_dtype(s->format)) + 128;
     kv.base = oc_memory(run, N_PAGES * kv.page_stride_bytes);
     memset(kv.base, 0xff, (size_t)(N_PAGES * kv.page_stride_bytes));
     for (int32_t pos = 0; pos < N_PAGES * 64; pos++)
@@ -38,15 +40,15 @@ static fl_kv_layer make_pool(oc_run *run, const shape *s) {
             uint8_t *piece = kv.base + pages[pos / 64] * kv.page_stride_bytes;
             int32_t at = pos % 64 * s->latent + j;
             if (j >= s->latent) at = 64 * s->latent + pos % 64 * s->rope + j - s->latent;
-            fl_act_store(piece, s->dtype, at, value_at(pos, j));
+            fl_act_store(piece, fl_kv_format_dtype(s->format), at, value_at(pos, j));
         }
     return kv;
 }
 
 static void check_shape(oc_run *run, const shape *s) {
-    if (s->dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
+    if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
     if (!oc_case(run, s->kind, "kv_read dims=%d+%d %s pos=%d n=%d", s->latent, s->rope,
-                 fl_dtype_name(s->dtype), s->pos, s->n))
+                 fl_kv_format_name(s->format), s->pos, s->n))
         return;
     fl_kv_read_args args = {.kv = make_pool(run, s), .pages = pages, .pos = s->pos, .n = s->n};
     fl_backend *const backends[] = {run->be, run->one, run->ref};
@@ -77,7 +79,7 @@ static void check_shape(oc_run *run, const shape *s) {
 static void check_limits(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "kv_read limits and cost")) return;
     fl_kv_read_args good = {.pos = 3, .n = 5};
-    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_DTYPE_BF16};
+    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_KV_BF16, 0, 0, NULL};
     OC_OK(run, fl_kv_read_validate(&good));
     OC_ACCEPTED_WITH(run, kv_read, good, n, 1);
     OC_REFUSED_WITH(run, kv_read, good, n, 0, "kv_read: n");
@@ -87,9 +89,9 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, kv_read, good, pos, INT32_MAX - 4, "kv_read: pos");
     OC_REFUSED_WITH(run, kv_read, good, kv.page_stride_bytes, 64 * 12 * 2 - 1,
                     "kv_read: kv.page_stride_bytes");
-    OC_REFUSED_WITH(run, kv_read, good, kv.dtype, FL_DTYPE_F16, "kv_read: kv.dtype");
+    OC_REFUSED_WITH(run, kv_read, good, kv.format, FL_N_KV_FORMATS, "kv_read: kv.format");
     oc_cost(run, fl_kv_read_cost(&good), 0, 5 * 12 * 4);
-    good.kv.dtype = FL_DTYPE_F32;
+    good.kv.format = FL_KV_F32;
     oc_cost(run, fl_kv_read_cost(&good), 0, 5 * 12 * 6);
     good.n = 0;
     OC_REFUSED(run, run->be->op->kv_read(run->be, &good), "kv_read: ");

@@ -1,5 +1,6 @@
 /* kv_read, portable: one task a page, bound by memory traffic. */
 #include "backend/backend.h"
+#include "op/kv_format.h"
 #include "op/op_convert.h"
 #include "op/span.h"
 
@@ -19,12 +20,12 @@ static void read_page(void *context, int32_t task, int32_t worker) {
     int32_t end = a->pos + a->n - page_pos < FL_KV_PAGE_TOKENS ? a->pos + a->n : page_pos + FL_KV_PAGE_TOKENS;
     int64_t slot = first - page_pos, row = first - a->pos;
     const uint8_t *piece = fl_kv_piece(kv, a->pages[page]);
+    fl_dtype dtype = fl_kv_format_dtype(kv->format);
     int64_t k_pe_first = (int64_t)FL_KV_PAGE_TOKENS * kv->latent_dim;
     fl_convert_row(fl_element_mut(a->latent, j->act, row * kv->latent_dim), j->act,
-                   fl_element(piece, kv->dtype, slot * kv->latent_dim), kv->dtype,
-                   (end - first) * kv->latent_dim);
+                   fl_element(piece, dtype, slot * kv->latent_dim), dtype, (end - first) * kv->latent_dim);
     fl_convert_row(fl_element_mut(a->k_pe, j->act, row * kv->rope_dim), j->act,
-                   fl_element(piece, kv->dtype, k_pe_first + slot * kv->rope_dim), kv->dtype,
+                   fl_element(piece, dtype, k_pe_first + slot * kv->rope_dim), dtype,
                    (end - first) * kv->rope_dim);
 }
 

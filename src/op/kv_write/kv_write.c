@@ -1,5 +1,6 @@
 #include "op/kv_write/kv_write.h"
 
+#include "op/kv_format.h"
 #include "op/validate.h"
 
 fl_err fl_kv_write_validate(const fl_kv_write_args *a) {
@@ -13,6 +14,5 @@ fl_err fl_kv_write_validate(const fl_kv_write_args *a) {
 fl_cost fl_kv_write_cost(const fl_kv_write_args *a) {
     double rows = 0, width = (double)a->kv.latent_dim + a->kv.rope_dim;
     for (int32_t i = 0; i < a->n_seqs; i++) rows += a->seqs[i].n_rows;
-    return (fl_cost){.flops = 0,
-                     .bytes = rows * width * (FL_COST_ACT_BYTES + (double)fl_dtype_bytes(a->kv.dtype))};
+    return (fl_cost){.flops = 0, .bytes = rows * (width * FL_COST_ACT_BYTES + fl_kv_token_bytes(&a->kv))};
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "op/act.h"
+#include "op/kv_format.h"
 #include "opcheck/opcheck_case.h"
 
 enum { N_PAGES = 6 };
@@ -11,26 +12,22 @@ enum { N_PAGES = 6 };
 typedef struct shape {
     oc_kind kind;
     int32_t latent, rope;
-    fl_dtype dtype;
+    fl_kv_format format;
     int32_t rows[2], pos[2];
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, FL_DTYPE_BF16, {1, 0}, {0, 0}},
-    {OC_CHECK, 128, 32, FL_DTYPE_BF16, {1, 1}, {63, 64}},
-    {OC_CHECK, 128, 32, FL_DTYPE_BF16, {70, 64}, {37, 0}},
-    {OC_CHECK, 128, 32, FL_DTYPE_F32, {65, 3}, {63, 126}},
-    {OC_CHECK, 512, 64, FL_DTYPE_BF16, {2, 0}, {127, 0}},
-    {OC_CHECK, 17, 6, FL_DTYPE_F32, {100, 0}, {5, 0}},
-    {OC_CHECK, 40, 10, FL_DTYPE_BF16, {63, 128}, {65, 64}},
-    {OC_BENCH, 128, 32, FL_DTYPE_BF16, {128, 128}, {0, 0}},
+    {OC_CHECK, 1, 1, FL_KV_BF16, {1, 0}, {0, 0}},        {OC_CHECK, 128, 32, FL_KV_BF16, {1, 1}, {63, 64}},
+    {OC_CHECK, 128, 32, FL_KV_BF16, {70, 64}, {37, 0}},  {OC_CHECK, 128, 32, FL_KV_F32, {65, 3}, {63, 126}},
+    {OC_CHECK, 512, 64, FL_KV_BF16, {2, 0}, {127, 0}},   {OC_CHECK, 17, 6, FL_KV_F32, {100, 0}, {5, 0}},
+    {OC_CHECK, 40, 10, FL_KV_BF16, {63, 128}, {65, 64}}, {OC_BENCH, 128, 32, FL_KV_BF16, {128, 128}, {0, 0}},
 };
 
 static const int32_t pages[N_PAGES] = {4, 1, 5, 0, 3, 2};
 
 /* Where element j of position `pos` of timeline i must be stored. */
 static int64_t place(const shape *s, int64_t stride, int32_t i, int32_t pos, int32_t j) {
-    int32_t element = (int32_t)fl_dtype_bytes(s->dtype), slot = pos % 64;
+    int32_t element = (int32_t)fl_dtype_bytes(fl_kv_format_dtype(s->format)), slot = pos % 64;
     int32_t index = j < s->latent ? slot * s->latent + j : 64 * s->latent + slot * s->rope + (j - s->latent);
     return pages[3 * i + pos / 64] * stride + (int64_t)index * element;
 }
@@ -53,14 +50,14 @@ static fl_kv_write_args make_args(const fixture *f, bool ref, const oc_mat *pool
                                      .page_stride_bytes = f->stride,
                                      .latent_dim = f->s->latent,
                                      .rope_dim = f->s->rope,
-                                     .dtype = f->s->dtype},
+                                     .format = f->s->format},
                               .seqs = f->seqs,
                               .n_seqs = f->n_seqs};
 }
 
 static fixture make_fixture(oc_run *run, const shape *s) {
     fixture f = {.s = s};
-    f.stride = 64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(s->dtype) + 64;
+    f.stride = 64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(fl_kv_format_dtype(s->format)) + 64;
     int32_t rows = s->rows[0] + s->rows[1];
     f.latent = oc_act(run, rows, s->latent, s->latent + 3, OC_NORMAL);
     f.k_pe = oc_act(run, rows, s->rope, s->latent + 40, OC_SPIKE);
@@ -79,14 +76,14 @@ static void expect(const fixture *f, const oc_mat *pool) {
                 int32_t column = j < f->s->latent ? j : j - f->s->latent;
                 float value = (float)oc_get(from, f->seqs[i].row + r, column);
                 uint8_t *at = (uint8_t *)pool->data + place(f->s, f->stride, i, f->seqs[i].pos + r, j);
-                fl_act_store(at, f->s->dtype, 0, value);
+                fl_act_store(at, fl_kv_format_dtype(f->s->format), 0, value);
             }
 }
 
 static void check_shape(oc_run *run, const shape *s) {
-    if (s->dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
+    if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
     if (!oc_case(run, s->kind, "kv_write dims=%d+%d %s rows=%d,%d pos=%d,%d", s->latent, s->rope,
-                 fl_dtype_name(s->dtype), s->rows[0], s->rows[1], s->pos[0], s->pos[1]))
+                 fl_kv_format_name(s->format), s->rows[0], s->rows[1], s->pos[0], s->pos[1]))
         return;
     fixture f = make_fixture(run, s);
     oc_mat expected = oc_block(run, N_PAGES * f.stride);
@@ -116,7 +113,7 @@ static void check_rounding(oc_run *run) {
     uint16_t *pool = oc_memory(run, 64 * 9 * 2);
     fl_kv_write_args args = {
         .latent = latent.be.data, .latent_stride = 8, .k_pe = k_pe.be.data, .k_pe_stride = 1};
-    args.kv = (fl_kv_layer){(uint8_t *)pool, 64 * 9 * 2, 8, 1, FL_DTYPE_BF16};
+    args.kv = (fl_kv_layer){(uint8_t *)pool, 64 * 9 * 2, 8, 1, FL_KV_BF16, 0, 0, NULL};
     args.seqs = &seq;
     args.n_seqs = 1;
     OC_OK(run, run->be->op->kv_write(run->be, &args));
@@ -129,21 +126,21 @@ static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "kv_write limits and cost")) return;
     fl_kv_rows seqs[2] = {{.row = 0, .n_rows = 3, .pos = 4}, {.row = 9, .n_rows = 2, .pos = 0}};
     fl_kv_write_args good = {.latent_stride = 8, .k_pe_stride = 4, .seqs = seqs, .n_seqs = 2};
-    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_DTYPE_BF16};
+    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_KV_BF16, 0, 0, NULL};
     OC_OK(run, fl_kv_write_validate(&good));
     OC_REFUSED_WITH(run, kv_write, good, latent_stride, 7, "kv_write: latent_stride");
     OC_REFUSED_WITH(run, kv_write, good, k_pe_stride, 3, "kv_write: k_pe_stride");
     OC_REFUSED_WITH(run, kv_write, good, kv.page_stride_bytes, 64 * 12 * 2 - 1,
                     "kv_write: kv.page_stride_bytes");
-    OC_REFUSED_WITH(run, kv_write, good, kv.dtype, FL_DTYPE_F8_E4M3, "kv_write: kv.dtype");
+    OC_REFUSED_WITH(run, kv_write, good, kv.format, FL_N_KV_FORMATS, "kv_write: kv.format");
     OC_REFUSED_WITH(run, kv_write, good, kv.latent_dim, 0, "kv_write: kv.latent_dim");
     OC_REFUSED_WITH(run, kv_write, good, kv.rope_dim, 0, "kv_write: kv.rope_dim");
     OC_REFUSED_WITH(run, kv_write, good, n_seqs, 0, "kv_write: n_seqs");
     OC_ACCEPTED_WITH(run, kv_write, good, n_seqs, 1);
     oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 4);
-    good.kv.dtype = FL_DTYPE_F32;
+    good.kv.format = FL_KV_F32;
     oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 6);
-    good.kv.dtype = FL_DTYPE_BF16;
+    good.kv.format = FL_KV_BF16;
     seqs[1].n_rows = 0;
     OC_REFUSED(run, fl_kv_write_validate(&good), "kv_write: seqs[].n_rows");
     seqs[1] = (fl_kv_rows){.row = -1, .n_rows = 1};

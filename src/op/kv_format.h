@@ -1,0 +1,54 @@
+/* How the KV of a page is stored, in every format. The piece of a layer in a page of FL_KV_PAGE_TOKENS tokens:
+ *
+ *   f32, bf16          latent[64][latent_dim], k_pe[64][rope_dim]
+ *   fp8                e4m3 codes[64][latent_dim], f32 scales[64][groups], bf16 k_pe[64][rope_dim];
+ *                      groups of 128 dimensions, the last one may be shorter
+ *   int4               codes[64][latent_dim / 2] (dimension 2i in the low half of byte i), f16 {scale, minimum}
+ *                      [64][groups], bf16 outliers[64][n_outliers], bf16 k_pe[64][rope_dim]; groups of `group`
+ *   int4-naive, int2-naive   as bf16: what kv_write put there was rounded to 16 or 4 levels
+ *
+ * A token's bytes depend on that token alone (the naive controls aside), so a page written token by token equals one
+ * written at once. */
+#ifndef FL_OP_KV_FORMAT_H
+#define FL_OP_KV_FORMAT_H
+
+#include "op/op_types.h"
+
+enum { FL_KV_FP8_GROUP = 128 };
+
+/* "f32", "bf16", "fp8", "int4", "int4-naive", "int2-naive". */
+const char *fl_kv_format_name(fl_kv_format format);
+
+/* False if there is no such name. */
+bool fl_kv_format_parse(const char *name, fl_kv_format *out);
+
+/* Dimensions that share a scale if nothing else is asked for: fl_kv_layer.group, 0 for formats without. */
+int32_t fl_kv_format_group(fl_kv_format format, int32_t latent_dim);
+
+/* Pages hold latents and k_pe as they are, in fl_kv_format_dtype. */
+static inline bool fl_kv_format_is_plain(fl_kv_format format) {
+    return format != FL_KV_FP8 && format != FL_KV_INT4;
+}
+
+/* Of k_pe, and of latents in plain formats. */
+static inline fl_dtype fl_kv_format_dtype(fl_kv_format format) {
+    return format == FL_KV_F32 ? FL_DTYPE_F32 : FL_DTYPE_BF16;
+}
+
+/* Where the parts of a piece begin, in bytes; latents or their codes at 0. Parts are multiples of 64 bytes. */
+typedef struct fl_kv_layout {
+    int32_t groups;       /* of a token; 0 in plain formats */
+    int64_t scales_bytes; /* offset of the scales */
+    int64_t outliers_bytes;
+    int64_t k_pe_bytes;
+    int64_t piece_bytes; /* of the whole piece */
+} fl_kv_layout;
+
+fl_kv_layout fl_kv_layout_of(const fl_kv_layer *layer);
+
+int64_t fl_kv_piece_bytes(const fl_kv_layer *layer);
+
+/* Bytes that a token's KV takes: what cost functions count. */
+double fl_kv_token_bytes(const fl_kv_layer *layer);
+
+#endif
