@@ -12,6 +12,7 @@ const fl_op_table fl_op_table_avx2 = {
     .kv_read = fl_kv_read_cpu,
     .attn_prefill = fl_attn_prefill_avx2,
     .attn_absorbed = fl_attn_absorbed_avx2,
+    .attn_merge = fl_attn_merge_cpu,
     .moe_route = fl_moe_route_avx2,
     .moe_permute = fl_moe_permute_cpu,
     .moe_combine = fl_moe_combine_avx2,

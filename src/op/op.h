@@ -18,6 +18,7 @@
 #define FL_OP_OP_H
 
 #include "op/attn_absorbed/attn_absorbed.h"
+#include "op/attn_merge/attn_merge.h"
 #include "op/attn_prefill/attn_prefill.h"
 #include "op/embed/embed.h"
 #include "op/kv_read/kv_read.h"

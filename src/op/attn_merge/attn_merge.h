@@ -1,5 +1,6 @@
 /* attn_merge: attention over disjoint sets of keys, joined: out = sum_i w_i out_i with w_i = 2^(lse_i - M) / sum_j
- * 2^(lse_j - M), M = max lse. A part whose lse is -INFINITY saw nothing and counts 0 (its out is not read). Parts in
+ * 2^(lse_j - M), M = max lse. A part whose lse is -INFINITY saw nothing and counts 0 (its out is not read); if all
+ * did, out = 0 and lse = -INFINITY. Parts in
  * index order, so the bits depend on the row alone. lse (if wanted) = M + log2 sum. Tolerance: 1e-6 of max |out_i|
  * for f32 act, 2^-8 for bf16. Cost: flops 2 n_parts rows n_heads dim; bytes parts and result once. */
 #ifndef FL_OP_ATTN_MERGE_H

@@ -1,5 +1,6 @@
 #include "op/attn_prefill/attn_prefill.h"
 
+#include "op/attn_prefill/attn_prefill_spans.h"
 #include "op/validate.h"
 
 /* Fast backends pad rows and dimensions to whole tiles and vectors. */
@@ -7,6 +8,10 @@ enum { ROW_TILE = 64, DIM_TILE = 64 };
 
 static int64_t round_up(int64_t value, int64_t step) {
     return (value + step - 1) / step * step;
+}
+
+static int32_t step_of(const fl_attn_prefill_args *a) {
+    return a->key_step < 1 ? 1 : a->key_step;
 }
 
 int64_t fl_attn_prefill_state_bytes(int32_t rows, int32_t n_heads, int32_t v_dim) {
@@ -18,7 +23,68 @@ int64_t fl_attn_prefill_state_bytes(int32_t rows, int32_t n_heads, int32_t v_dim
 int64_t fl_attn_prefill_scratch_bytes(const fl_attn_prefill_args *a) {
     int64_t k_dim = round_up((int64_t)a->nope_dim + a->rope_dim, DIM_TILE),
             v_dim = round_up(a->v_dim, DIM_TILE);
-    return round_up(a->n_keys, FL_ATTN_TILE_TOKENS) * a->n_heads * (k_dim + v_dim) * (int64_t)sizeof(float);
+    return round_up(a->n_keys, FL_ATTN_TILE_TOKENS) * a->n_heads * (k_dim + v_dim) * (int64_t)sizeof(float) +
+           fl_attn_plan_bytes(a->rows, a->n_heads);
+}
+
+/* ---- which keys ---- */
+
+static bool lists_block(const uint16_t *ids, int32_t n, int32_t block) {
+    int32_t low = 0, high = n;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (ids[middle] < block) low = middle + 1;
+        else high = middle;
+    }
+    return low < n && ids[low] == block;
+}
+
+bool fl_attn_prefill_sees(const fl_attn_prefill_args *a, int32_t r, int32_t h, int32_t i) {
+    int32_t p = a->pos + r, t = a->key_pos + i * step_of(a), tile = r / FL_ATTN_LIST_ROWS;
+    if (!a->list) return fl_attn_view_sees(&a->view, p, t);
+    int64_t at = (int64_t)tile * a->n_heads + h;
+    int32_t n = a->list->n[at];
+    bool dense = n < 0;
+    bool listed = !dense && lists_block(a->list->ids + at * a->list->capacity, n, t / FL_KV_PAGE_TOKENS);
+    if (!a->means) return fl_attn_view_sees(&a->view, p, t) && (dense || listed);
+    bool before_tile = (int64_t)t + step_of(a) <= (int64_t)a->pos + tile * FL_ATTN_LIST_ROWS;
+    return before_tile && !dense && !listed;
+}
+
+/* ---- limits ---- */
+
+static fl_err validate_view(const char *op, const fl_attn_view *v) {
+    FL_TRY(fl_need_range(op, "view.window", v->window, 0, INT32_MAX));
+    FL_TRY(fl_need_range(op, "view.segment", v->segment, 0, INT32_MAX));
+    FL_TRY(fl_need_range(op, "view.sinks", v->sinks, 0, INT32_MAX));
+    FL_TRY(fl_need_range(op, "view.distance_first", v->distance_first, 0, INT32_MAX));
+    return fl_need_range(op, "view.distance_end", v->distance_end, 0, INT32_MAX);
+}
+
+static fl_err validate_keys(const char *op, const fl_attn_prefill_args *a) {
+    FL_TRY(fl_need_range(op, "n_keys", a->n_keys, 1, FL_ATTN_SPLIT_TOKENS));
+    FL_TRY(fl_need_range(op, "key_step", a->key_step, 0, INT32_MAX / a->n_keys));
+    FL_TRY(fl_need_range(op, "key_pos", a->key_pos, 0, INT32_MAX - a->n_keys * step_of(a)));
+    if (step_of(a) == 1) FL_TRY(fl_need_multiple(op, "key_pos", a->key_pos, FL_ATTN_TILE_TOKENS));
+    /* Where the exponents start is the same for every chunk only if the key is. */
+    if (a->first) FL_TRY(fl_need_range(op, "key_pos of the first call", a->key_pos, 0, 0));
+    return FL_ERR_OK;
+}
+
+static fl_err validate_list(const char *op, const fl_attn_prefill_args *a) {
+    if (!a->list) {
+        if (a->means) return FL_FAIL(FL_ERR_INVALID, "%s: means without a list of blocks", op);
+        return FL_ERR_OK;
+    }
+    FL_TRY(fl_need_multiple(op, "pos with a list", a->pos, FL_ATTN_LIST_ROWS));
+    FL_TRY(fl_need_range(op, "list.capacity", a->list->capacity, 1, UINT16_MAX + 1));
+    if (!(a->list->planned_blocks >= 0))
+        return FL_FAIL(FL_ERR_INVALID, "%s: list.planned_blocks is %g, must not be negative", op,
+                       a->list->planned_blocks);
+    if (!a->means) return FL_ERR_OK;
+    FL_TRY(fl_need_range(op, "key_step of means", a->key_step, 1, INT32_MAX));
+    FL_TRY(fl_need_multiple(op, "key_step of means", a->key_step, FL_KV_PAGE_TOKENS));
+    return fl_need_multiple(op, "key_pos of means", a->key_pos, a->key_step);
 }
 
 fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a) {
@@ -29,24 +95,38 @@ fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a) {
     FL_TRY(fl_need_range(op, "nope_dim", a->nope_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "rope_dim", a->rope_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "v_dim", a->v_dim, 1, FL_ATTN_HEAD_DIM_MAX));
-    FL_TRY(fl_need_range(op, "n_keys", a->n_keys, 1, FL_ATTN_SPLIT_TOKENS));
-    FL_TRY(fl_need_range(op, "key_pos", a->key_pos, 0, INT32_MAX - a->n_keys));
-    FL_TRY(fl_need_multiple(op, "key_pos", a->key_pos, FL_ATTN_SPLIT_TOKENS));
-    /* Position 0 is the only key that every row sees: it must be in the split that starts the state. */
-    if (a->first) FL_TRY(fl_need_range(op, "key_pos of the first split", a->key_pos, 0, 0));
-    return FL_ERR_OK;
+    FL_TRY(validate_keys(op, a));
+    FL_TRY(validate_view(op, &a->view));
+    return validate_list(op, a);
 }
 
-/* Keys of the split that the row at position p sees. */
-static int64_t visible_keys(const fl_attn_prefill_args *a, int64_t p) {
-    int64_t visible = p - a->key_pos + 1;
-    return visible < 0 ? 0 : visible > a->n_keys ? a->n_keys : visible;
+/* ---- cost ---- */
+
+static double keys_in(fl_attn_spans spans) {
+    double keys = 0;
+    for (int32_t i = 0; i < FL_ATTN_SPANS; i++) keys += spans.of[i].end - spans.of[i].first;
+    return keys;
+}
+
+/* Keys of the call that row r attends. Without the blocks themselves, the planned number of them is taken to be spread
+ * evenly over all that the row sees, in this call and in others. */
+static double seen_keys(const fl_attn_prefill_args *a, int32_t r) {
+    double here = keys_in(fl_attn_prefill_spans(a, r));
+    if (!a->list || here <= 0) return here;
+    fl_attn_prefill_args whole = *a;
+    whole.key_pos = 0;
+    whole.n_keys = INT32_MAX;
+    if (!a->means) whole.key_step = 1;
+    double visible = keys_in(fl_attn_prefill_spans(&whole, r)) * step_of(&whole);
+    double share = a->list->planned_blocks * FL_KV_PAGE_TOKENS / visible;
+    if (share > 1) share = 1;
+    return here * (a->means ? 1 - share : share);
 }
 
 fl_cost fl_attn_prefill_cost(const fl_attn_prefill_args *a) {
     double pairs = 0, rows = a->rows, heads = a->n_heads, nope = a->nope_dim, rope = a->rope_dim,
            v = a->v_dim;
-    for (int32_t r = 0; r < a->rows; r++) pairs += (double)visible_keys(a, (int64_t)a->pos + r);
+    for (int32_t r = 0; r < a->rows; r++) pairs += seen_keys(a, r);
     double key_bytes = (heads * (nope + v) + rope) * FL_COST_ACT_BYTES;
     double row_bytes = (nope + rope + (a->last ? v : 0)) * FL_COST_ACT_BYTES; /* q and out */
     double state_passes = (a->first ? 0 : 1) + (a->last ? 0 : 1);             /* read, written */

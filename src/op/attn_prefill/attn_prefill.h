@@ -10,21 +10,24 @@
  *   list, keys     keys seen by `view` whose block is listed for the row's tile and head, all of them in a dense head
  *   list, means    key i is the mean of the key_step tokens from its position on. Seen iff the whole block lies
  *                  before the row's tile, is not listed and the head is not dense. key_bias holds log2(key_step)
- *                  then, since one pseudo-key stands for that many tokens. `view` is not looked at.
+ *                  then, since one pseudo-key stands for that many tokens. `view` is not looked at. A block of
+ *                  more than one page is listed if its first page is.
  * A tile of keys that no row of a row tile sees costs nothing.
  *
  * Order and bits. Keys are taken in tiles of FL_ATTN_TILE_TOKENS in order, calls in the order made. Key 0 of the
  * first call is position 0: its score is where each row's exponents start, whether the row sees it or not. So a row's
  * bits depend on its position and on the keys it sees only, not on the rows beside it or on how prefill was chunked,
  * and lists or ranges that cover everything give the bits of full attention. Instead of the maximum a backend may
- * take any m that a row's own keys determine and that keeps 2^(s_t - m) in range. Every row must have seen a key
- * after the last call, and does: its own, in whichever call has it.
+ * take any m that a row's own keys determine and that keeps 2^(s_t - m) in range. A call in which a row sees nothing
+ * changes no bit of it. A row should have seen a key after the last call, its own for instance; one that has not gets
+ * out = 0 and lse = -INFINITY, which attn_merge counts as nothing.
  *
  * Tolerance (per output, relative to max |v| of the row's head): 1e-5 for f32 act; 2e-2 for bf16 act, where P is
  * rounded to bf16 before PV (2^-9 a weight) and the output once more. lse: 1e-4 for f32 act, 1e-2 for bf16. Head
  * shapes: 192/128, 96/64 (nope + rope / v) fast on avx512; others refused by name there; reference takes all. Cost:
- * flops 2 (seen pairs) n_heads (nope_dim + rope_dim + v_dim), of lists planned_blocks; bytes each key and row once,
- * and the state read unless `first`, written unless `last`. */
+ * flops 2 (seen pairs) n_heads (nope_dim + rope_dim + v_dim), with a list as if its planned_blocks were spread evenly
+ * over what a row sees (the counting backend has no ids); bytes each key and row once, and the state read unless
+ * `first`, written unless `last`. */
 #ifndef FL_OP_ATTN_PREFILL_H
 #define FL_OP_ATTN_PREFILL_H
 
@@ -41,7 +44,8 @@ typedef struct fl_attn_prefill_args {
     const void *k_pe; /* [n_keys][rope_dim] act */
     int32_t
         key_pos; /* position of key 0; with key_step 1 a multiple of FL_ATTN_TILE_TOKENS; 0 when `first` */
-    int32_t key_step; /* positions from one key to the next; 0 counts as 1 */
+    int32_t key_step; /* positions from one key to the next; 0 counts as 1; of means a multiple of
+                         FL_KV_PAGE_TOKENS that divides key_pos */
     int32_t n_keys;   /* 1..FL_ATTN_SPLIT_TOKENS; rows that lie before a key do not see it */
     fl_attn_view view;
     const fl_attn_list *list; /* NULL = none; tile i holds rows [i * FL_ATTN_LIST_ROWS, ...) */
@@ -51,7 +55,7 @@ typedef struct fl_attn_prefill_args {
     void *state;   /* running m, l, o, fl_attn_prefill_state_bytes; layout private to the backend */
     void *out;     /* [rows][n_heads][v_dim] act, written when `last` */
     float *lse;    /* [rows][n_heads] in base 2, written when `last`; or NULL */
-    void *scratch; /* fl_attn_prefill_scratch_bytes: repacked K and V of the split */
+    void *scratch; /* fl_attn_prefill_scratch_bytes: repacked K and V of the call, and what each row sees */
 } fl_attn_prefill_args;
 
 /* Sizes that hold for every backend; 64-byte aligned buffers. */

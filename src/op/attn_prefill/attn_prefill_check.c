@@ -268,26 +268,28 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, attn_prefill, good, n_keys, 0, "attn_prefill: n_keys");
     OC_ACCEPTED_WITH(run, attn_prefill, good, n_keys, 4096);
     OC_REFUSED_WITH(run, attn_prefill, good, n_keys, 4097, "attn_prefill: n_keys");
-    OC_REFUSED_WITH(run, attn_prefill, good, key_pos, 4096, "key_pos of the first split");
+    OC_REFUSED_WITH(run, attn_prefill, good, key_pos, 4096, "key_pos of the first call");
     good.first = false;
     OC_ACCEPTED_WITH(run, attn_prefill, good, key_pos, 4096);
-    OC_REFUSED_WITH(run, attn_prefill, good, key_pos, 4095, "attn_prefill: key_pos");
+    OC_REFUSED_WITH(run, attn_prefill, good, key_pos, 4097, "attn_prefill: key_pos");
     OC_REFUSED_WITH(run, attn_prefill, good, key_pos, -4096, "attn_prefill: key_pos");
     good.n_keys = 4096;
-    OC_ACCEPTED_WITH(run, attn_prefill, good, key_pos, INT32_MAX - 8191);
-    OC_REFUSED_WITH(run, attn_prefill, good, key_pos, INT32_MAX - 4094, "attn_prefill: key_pos");
+    OC_ACCEPTED_WITH(run, attn_prefill, good, key_pos, INT32_MAX - 4096 - 63);
+    OC_REFUSED_WITH(run, attn_prefill, good, key_pos, INT32_MAX - 4095, "attn_prefill: key_pos");
 }
 
 static void check_sizes(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "attn_prefill sizes and cost")) return;
     fl_attn_prefill_args args = good_args();
+    const int64_t plan =
+        64 * 16 + (2 * 16 + 2) * 8 + 16 + 32; /* spans of 64 rows; 34 words; to whole lines */
     OC_TRUE(run, fl_attn_prefill_state_bytes(1, 2, 64) == 64 * 2 * 128 * 4);
     OC_TRUE(run, fl_attn_prefill_state_bytes(65, 3, 65) == 128 * 3 * 192 * 4);
-    OC_TRUE(run, fl_attn_prefill_scratch_bytes(&args) == 64 * 2 * (128 + 64) * 4);
+    OC_TRUE(run, fl_attn_prefill_scratch_bytes(&args) == 64 * 2 * (128 + 64) * 4 + plan);
     args.n_keys = 65;
     args.nope_dim = 97;
     args.v_dim = 65;
-    OC_TRUE(run, fl_attn_prefill_scratch_bytes(&args) == 128 * 2 * (192 + 128) * 4);
+    OC_TRUE(run, fl_attn_prefill_scratch_bytes(&args) == 128 * 2 * (192 + 128) * 4 + plan);
     args = good_args(); /* rows at 10, 11, 12 see 11, 12, 13 keys */
     double keys = 13 * (2 * 128 + 32) * 2, queries = 3 * 2 * 96 * 2, out = 3 * 2 * 64 * 2,
            state = 3 * 2 * 66 * 4;

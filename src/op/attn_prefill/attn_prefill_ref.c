@@ -10,8 +10,9 @@ static float *state_of(const fl_attn_prefill_args *a, int32_t r, int32_t h) {
     return (float *)a->state + ((int64_t)r * a->n_heads + h) * (a->v_dim + 2);
 }
 
+/* Below every score: a row that has seen no key yet has l = 0, and no infinity to subtract. */
 static void start(float *state, int32_t v_dim) {
-    state[0] = -INFINITY;
+    state[0] = -1e30f;
     for (int32_t j = 1; j < v_dim + 2; j++) state[j] = 0;
 }
 
@@ -19,49 +20,70 @@ static const float *key_of(const fl_attn_prefill_args *a, int32_t t, int32_t h) 
     return (const float *)a->kv + ((int64_t)t * a->n_heads + h) * (a->nope_dim + a->v_dim);
 }
 
-/* Scores of the first `visible` keys, and their maximum. */
-static double score_keys(const fl_attn_prefill_args *a, int32_t r, int32_t h, int32_t visible,
-                         double *score) {
+/* The keys that a row sees, and their scores. */
+typedef struct seen {
+    int32_t n, key[FL_ATTN_SPLIT_TOKENS];
+    double score[FL_ATTN_SPLIT_TOKENS];
+} seen;
+
+/* Returns the largest score. */
+static double score_keys(const fl_attn_prefill_args *a, int32_t r, int32_t h, seen *s) {
     const float *q = (const float *)a->q + ((int64_t)r * a->n_heads + h) * (a->nope_dim + a->rope_dim);
     double maximum = -INFINITY;
-    for (int32_t t = 0; t < visible; t++) {
-        score[t] =
+    s->n = 0;
+    for (int32_t t = 0; t < a->n_keys; t++) {
+        if (!fl_attn_prefill_sees(a, r, h, t)) continue;
+        double score =
             fl_ref_dot(q, key_of(a, t, h), a->nope_dim) +
             fl_ref_dot(q + a->nope_dim, (const float *)a->k_pe + (int64_t)t * a->rope_dim, a->rope_dim);
-        if (score[t] > maximum) maximum = score[t];
+        if (a->key_bias) score += (double)a->key_bias[h];
+        s->key[s->n] = t;
+        s->score[s->n++] = score;
+        if (score > maximum) maximum = score;
     }
     return maximum;
 }
 
-static void attend_head(const fl_attn_prefill_args *a, int32_t r, int32_t h, int32_t visible) {
-    double score[FL_ATTN_SPLIT_TOKENS], o[FL_ATTN_HEAD_DIM_MAX];
+static void add_keys(const fl_attn_prefill_args *a, int32_t r, int32_t h) {
+    double o[FL_ATTN_HEAD_DIM_MAX];
     float *state = state_of(a, r, h);
-    if (a->first) start(state, a->v_dim);
+    seen s;
+    double maximum = score_keys(a, r, h, &s);
+    if (s.n == 0) return; /* changes no bit */
     /* m is only a reference point, so its rounding to f32 cancels. */
-    float m = fmaxf(state[0], (float)score_keys(a, r, h, visible, score));
+    float m = fmaxf(state[0], (float)maximum);
     double kept = exp2((double)state[0] - (double)m), l = kept * (double)state[1];
     for (int32_t j = 0; j < a->v_dim; j++) o[j] = kept * (double)state[2 + j];
-    for (int32_t t = 0; t < visible; t++) {
-        double p = exp2(score[t] - (double)m);
-        const float *v = key_of(a, t, h) + a->nope_dim;
+    for (int32_t i = 0; i < s.n; i++) {
+        double p = exp2(s.score[i] - (double)m);
+        const float *v = key_of(a, s.key[i], h) + a->nope_dim;
         l += p;
         for (int32_t j = 0; j < a->v_dim; j++) o[j] += p * (double)v[j];
     }
     state[0] = m;
     state[1] = (float)l;
     for (int32_t j = 0; j < a->v_dim; j++) state[2 + j] = (float)o[j];
-    if (!a->last) return;
-    /* From the stored state, so that a later split in which this row sees no key changes no bit. */
-    float *out = (float *)a->out + ((int64_t)r * a->n_heads + h) * a->v_dim;
-    for (int32_t j = 0; j < a->v_dim; j++) out[j] = (float)((double)state[2 + j] / (double)state[1]);
+}
+
+/* From the stored state, so that a later call in which this row sees no key changes no bit. */
+static void write_row(const fl_attn_prefill_args *a, int32_t r, int32_t h) {
+    const float *state = state_of(a, r, h);
+    int64_t at = (int64_t)r * a->n_heads + h;
+    float *out = (float *)a->out + at * a->v_dim;
+    bool saw = state[1] > 0;
+    for (int32_t j = 0; j < a->v_dim; j++)
+        out[j] = saw ? (float)((double)state[2 + j] / (double)state[1]) : 0;
+    if (a->lse) a->lse[at] = saw ? (float)((double)state[0] + log2((double)state[1])) : -INFINITY;
 }
 
 static void attend_row(void *context, int32_t r, int32_t worker) {
     (void)worker;
     const fl_attn_prefill_args *a = context;
-    int32_t visible = a->pos + r - a->key_pos + 1;
-    if (visible > a->n_keys) visible = a->n_keys;
-    for (int32_t h = 0; h < a->n_heads; h++) attend_head(a, r, h, visible);
+    for (int32_t h = 0; h < a->n_heads; h++) {
+        if (a->first) start(state_of(a, r, h), a->v_dim);
+        add_keys(a, r, h);
+        if (a->last) write_row(a, r, h);
+    }
 }
 
 fl_err fl_attn_prefill_ref(fl_backend *be, const fl_attn_prefill_args *a) {
