@@ -38,7 +38,7 @@ check_names() {
 # Trailing blanks, tabs, unfinished work in every file that people edit; columns in sources.
 check_text() {
     files | grep -vE '^(models|test/golden|test/data|test/fuzz/corpus|bench)/|^LICENSE' |
-        grep -vE '\.(png|svg|txt|json|safetensors)$' | not_exempt text | xargs awk '
+        grep -vE '\.(png|svg|txt|json|safetensors|zst)$' | not_exempt text | xargs awk '
         FNR == 1 { n_files++ }
         /[ \t]$/ { printf "%s:%d: blank at the end of the line\n", FILENAME, FNR; bad = 1 }
         /\t/ && FILENAME !~ /(^|\/)Makefile$|\.(tsv|gitmodules)$/ { printf "%s:%d: tab\n", FILENAME, FNR; bad = 1 }

@@ -1,8 +1,9 @@
 /* Documents of the evaluation with their questions, made by the program: any length, seeded, the same bytes on every
  * machine. One document serves several questions, since its prefill is what costs.
  *
- * A prompt is one user turn: document text, then the question's text. The answer may have a forced beginning. What
- * follows it is scored two ways: `reference` token by token (teacher forced), and the greedy answer by `scoring`. */
+ * A prompt is one user turn: document text, then the question's text (which begins with its own separator). The answer
+ * may have a forced beginning. What follows it is scored two ways: `reference` token by token (teacher forced), and the
+ * greedy answer by `scoring`. */
 #ifndef FL_EVAL_EVAL_DOCUMENT_H
 #define FL_EVAL_EVAL_DOCUMENT_H
 
@@ -26,9 +27,11 @@ typedef struct fl_eval_question {
     char **values;     /* [n_values] for FL_EVAL_FIND_* */
     int32_t n_values;
     fl_eval_scoring scoring;
-    int32_t max_tokens;       /* of the greedy answer */
-    double depth;             /* where the (first) fact lies in the document, 0..1; -1 = everywhere */
-    int32_t segment_distance; /* segments between the farthest two facts, or fact and end; 0 = same segment */
+    int32_t max_tokens; /* of the greedy answer */
+    double depth;       /* where the (first) fact lies in the document, by tokens, 0..1; -1 = everywhere */
+    int32_t
+        segment_distance; /* segments between the farthest two facts, or fact and end; 0 = same segment. Segment
+                                 i holds tokens [i, i + 1) * segment_tokens of the document */
 } fl_eval_question;
 
 typedef struct fl_eval_document {
@@ -57,18 +60,21 @@ typedef struct fl_eval_spec {
     void *count_context;
 } fl_eval_spec;
 
-/* FL_ERR_INVALID: no such task, or too short a length for it (detail names the least). On success the caller closes
- * *out. */
+/* The same bytes from the same spec on every machine (as long as `count` counts the same). Tokenises the text two to
+ * four times. FL_ERR_INVALID: no such task, or too short a length for it (detail names the least). On success the
+ * caller closes *out. */
 fl_err fl_eval_document_make(const fl_eval_spec *spec, fl_eval_document *out);
 void fl_eval_document_close(fl_eval_document *document);
 
-/* NULL-terminated. A family is several tasks asked on one document ("spark": niah_single, niah_multikey, xref, vt,
- * copy_begin; ...); fl_eval_family_of says which. */
+/* NULL-terminated. A family is what one document serves: "spark" (niah_single, niah_multikey, xref, chain,
+ * copy_begin), or one task alone ("ruler_niah_single_1"). spec.task may be either; given one task of a family, the
+ * document is the family's, with the questions of that task only. fl_eval_family_of says which family a task (or
+ * family) belongs to, NULL = none. */
 const char *const *fl_eval_task_names(void);
 const char *const *fl_eval_family_names(void);
 const char *fl_eval_family_of(const char *task);
 
-/* Score of an answer (without answer_head), 0..1. */
+/* Score of an answer (without answer_head), 0..1. Blanks around an exact answer do not count. */
 double fl_eval_score(const fl_eval_question *question, const char *answer, size_t answer_bytes);
 
 #endif
