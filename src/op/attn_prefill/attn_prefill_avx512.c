@@ -7,12 +7,18 @@
  * key 0 and moves when the sum of weights leaves its range, which real models hardly ever cause. So scores become
  * weights while they are in registers, and sums are not rescaled from tile to tile.
  *
+ * Views and lists only choose the tiles of keys that a task visits (attn_prefill_spans.h); tiles that all its rows see
+ * take the path of full attention, the others a mask of two spans a row and one bit a key. Tiles that nobody visits
+ * are not packed.
+ *
  * Bound by vdpbf16ps: (nope + rope + v) / 2 of them for 16 scores, beside 5 cycles of softmax. The running state
  * of a (row tile, head) is O^T[v][ROWS], base[ROWS], sum[ROWS]; a split goes on where the last one stopped, so
  * tiles of keys are taken in order of position whatever the chunking. */
 #include "backend/backend.h"
+#include "op/attn_prefill/attn_prefill_spans.h"
 #include "op/simd_avx512.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -26,14 +32,15 @@ enum {
     DIM_MAX = 256   /* of q and k, and of v: bounds the buffers on the stack */
 };
 
-/* The score of a key that a row must not see: weighs 0. And the sum of weights from which on a row takes a new
- * base: weights and outputs stay far inside f32. */
-static const float MASKED = -1e30f, SUM_MAX = 0x1p60f;
+/* The score of a key that a row must not see: weighs 0. And the sums of weights beyond which a row takes a new base:
+ * weights and outputs stay far inside f32. */
+static const float MASKED = -1e30f, SUM_MAX = 0x1p60f, SUM_MIN = 0x1p-60f;
 
 typedef struct job {
     const fl_attn_prefill_args *args;
     int32_t qk_pairs, v_dim; /* pairs a key; values a key */
-    int32_t key_tiles, row_tiles;
+    int32_t key_tiles;
+    fl_attn_plan plan;
     uint32_t *keys;   /* [n_heads][key_tiles * KEYS / GROUP][qk_pairs][GROUP] pairs of dimensions */
     uint32_t *values; /* [n_heads][key_tiles][v_dim / GROUP][KEYS / 2][GROUP] pairs of keys */
 } job;
@@ -41,8 +48,9 @@ typedef struct job {
 /* KEYS keys of one head. */
 typedef struct key_tile {
     const uint32_t *keys, *values; /* packed */
-    int32_t first;                 /* number of its first key in the split */
-    int32_t n_keys;                /* that exist, from the first on */
+    int32_t first;                 /* number of its first key in the call */
+    bool whole;                    /* every row sees every key */
+    uint64_t listed;               /* bit i: key i may be seen */
 } key_tile;
 
 /* ROWS rows of one head. */
@@ -50,10 +58,14 @@ typedef struct row_tile {
     uint32_t *q; /* [qk_pairs][ROWS] pairs of dimensions */
     int32_t qk_pairs;
     int32_t row, n_rows;
-    int32_t visible;   /* row r of the tile sees the first visible + r keys of the split */
-    float *out;        /* [v_dim][ROWS] sums of weights times values */
-    __m512 base[VECS]; /* weights are 2^(score - base) */
-    __m512 sum[VECS];  /* of the weights */
+    const int32_t *first[FL_ATTN_SPANS],
+        *end[FL_ATTN_SPANS]; /* [ROWS] keys of the call that rows see, but for lists */
+    bool two_spans;
+    float bias;          /* of every score */
+    float *out;          /* [v_dim][ROWS] sums of weights times values */
+    __m512 base[VECS];   /* weights are 2^(score - base) */
+    __m512 sum[VECS];    /* of the weights */
+    __mmask16 saw[VECS]; /* rows that saw a key of the tile last visited */
 } row_tile;
 
 static int64_t key_tile_pairs(const job *j) {
@@ -111,6 +123,7 @@ static void pack_task(void *context, int32_t task, int32_t worker) {
     const job *j = context;
     const fl_attn_prefill_args *a = j->args;
     int32_t head = task / j->key_tiles, tile = task % j->key_tiles;
+    if (!(j->plan.packed[head] >> tile & 1)) return;
     int64_t kv_stride = (int64_t)a->n_heads * (a->nope_dim + a->v_dim);
     const uint16_t *kv = (const uint16_t *)a->kv + (int64_t)head * (a->nope_dim + a->v_dim);
     const uint16_t *k_pe = a->k_pe;
@@ -155,21 +168,28 @@ FL_SIMD void multiply(const uint32_t *side, const uint32_t *across, int32_t n_pa
     }
 }
 
-/* scores[key][rows] = K Q^T - base for the GROUP keys from `key` of the tile. */
+/* scores[key][rows] = K Q^T + bias - base for the GROUP keys from `key` of the tile. */
 FL_SIMD void score_group(const key_tile *tile, int32_t key, const row_tile *r, __m512 scores[GROUP][VECS]) {
     for (int i = 0; i < GROUP; i++)
-        for (int v = 0; v < VECS; v++) scores[i][v] = _mm512_sub_ps(_mm512_setzero_ps(), r->base[v]);
+        for (int v = 0; v < VECS; v++) scores[i][v] = _mm512_sub_ps(_mm512_set1_ps(r->bias), r->base[v]);
     multiply(tile->keys + key * r->qk_pairs, r->q, r->qk_pairs, scores);
 }
 
-/* Hides keys from rows that must not see them. */
-FL_SIMD void mask_group(const key_tile *tile, int32_t key, const row_tile *r, __m512 scores[GROUP][VECS]) {
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    for (int i = 0; i < GROUP; i++)
-        for (int v = 0; v < VECS; v++) {
-            __m512i seen = _mm512_add_epi32(lane, _mm512_set1_epi32(r->visible - tile->first + v * LANES));
-            __mmask16 sees = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(key + i));
-            if (key + i >= tile->n_keys) sees = 0;
+/* Lanes whose span holds `key`, which is counted like the spans' ends. */
+FL_SIMD __mmask16 lanes_with(const int32_t *first, const int32_t *end, __m512i key) {
+    __m512i from = _mm512_loadu_si512(first), n = _mm512_sub_epi32(_mm512_loadu_si512(end), from);
+    return _mm512_cmplt_epu32_mask(_mm512_sub_epi32(key, from), n);
+}
+
+/* Hides keys from rows that must not see them, and notes rows that see any. */
+FL_SIMD void mask_group(const key_tile *tile, int32_t key, row_tile *r, __m512 scores[GROUP][VECS]) {
+    for (int v = 0; v < VECS; v++)
+        for (int i = 0; i < GROUP; i++) {
+            __m512i number = _mm512_set1_epi32(tile->first + key + i);
+            __mmask16 sees = lanes_with(r->first[0] + v * LANES, r->end[0] + v * LANES, number);
+            if (r->two_spans) sees |= lanes_with(r->first[1] + v * LANES, r->end[1] + v * LANES, number);
+            if (!(tile->listed >> (key + i) & 1)) sees = 0;
+            r->saw[v] |= sees;
             scores[i][v] = _mm512_mask_blend_ps(sees, _mm512_set1_ps(MASKED), scores[i][v]);
         }
 }
@@ -178,7 +198,10 @@ FL_SIMD void mask_group(const key_tile *tile, int32_t key, const row_tile *r, __
 FL_SIMD void weigh_keys(const key_tile *tile, const bool masked, row_tile *r, uint32_t *weights) {
     const __m512i interleave = fl_simd_interleave_index(), ones = _mm512_set1_epi32(0x3f803f80);
     __m512 sum[VECS];
-    for (int v = 0; v < VECS; v++) sum[v] = r->sum[v];
+    for (int v = 0; v < VECS; v++) {
+        sum[v] = r->sum[v];
+        r->saw[v] = masked ? 0 : 0xffff;
+    }
     for (int32_t key = 0; key < KEYS; key += GROUP) {
         __m512 scores[GROUP][VECS];
         score_group(tile, key, r, scores);
@@ -202,15 +225,18 @@ static void weigh_edge_tile(const key_tile *tile, row_tile *r, uint32_t *weights
     weigh_keys(tile, true, r, weights);
 }
 
-static __mmask16 beyond(__m512 sum) {
-    return _mm512_cmp_ps_mask(sum, _mm512_set1_ps(SUM_MAX), _CMP_NLE_UQ);
+/* Rows that need another base: their sum went beyond SUM_MAX, or is below SUM_MIN although they saw a key of the tile,
+ * which happens at the first keys they see. */
+FL_SIMD __mmask16 out_of_range(const row_tile *r, int v) {
+    return _mm512_cmp_ps_mask(r->sum[v], _mm512_set1_ps(SUM_MAX), _CMP_NLE_UQ) |
+           _mm512_mask_cmp_ps_mask(r->saw[v], r->sum[v], _mm512_set1_ps(SUM_MIN), _CMP_LT_OQ);
 }
 
-/* Rows whose sum went beyond SUM_MAX with this tile take the tile's largest score as their new base: `before`, their
- * sum before it, and out shrink by the difference. A row's own scores alone decide. */
-static void raise_base(const key_tile *tile, const __m512 before[VECS], int32_t v_dim, row_tile *r) {
+/* Rows out of range take the tile's largest score as their new base: `before`, their sum before the tile, and out
+ * shrink by the difference; both are 0 where a base falls. A row's own scores alone decide. */
+static void move_base(const key_tile *tile, const __m512 before[VECS], int32_t v_dim, row_tile *r) {
     __m512 top[VECS];
-    for (int v = 0; v < VECS; v++) top[v] = _mm512_setzero_ps();
+    for (int v = 0; v < VECS; v++) top[v] = _mm512_set1_ps(MASKED);
     for (int32_t key = 0; key < KEYS; key += GROUP) {
         __m512 scores[GROUP][VECS];
         score_group(tile, key, r, scores);
@@ -219,8 +245,11 @@ static void raise_base(const key_tile *tile, const __m512 before[VECS], int32_t 
             for (int v = 0; v < VECS; v++) top[v] = _mm512_max_ps(top[v], scores[i][v]);
     }
     for (int v = 0; v < VECS; v++) {
-        __m512 rise = _mm512_maskz_mov_ps(beyond(r->sum[v]), top[v]);
-        __m512 scale = fl_simd_exp2_weight(_mm512_sub_ps(_mm512_setzero_ps(), rise));
+        __mmask16 move =
+            _mm512_mask_cmp_ps_mask(out_of_range(r, v), top[v], _mm512_set1_ps(MASKED), _CMP_NEQ_UQ);
+        __m512 rise = _mm512_maskz_mov_ps(move, top[v]);
+        __m512 fall = _mm512_min_ps(_mm512_setzero_ps(), _mm512_sub_ps(_mm512_setzero_ps(), rise));
+        __m512 scale = fl_simd_exp2_weight(fall);
         r->base[v] = _mm512_add_ps(r->base[v], rise);
         r->sum[v] = _mm512_mul_ps(before[v], scale);
         for (int32_t d = 0; d < v_dim; d++) {
@@ -245,7 +274,7 @@ static void add_values(const uint32_t *values, const uint32_t *weights, int32_t 
 
 /* ---- tasks ---- */
 
-/* Key 0 is the one that all rows see: its score is each row's first base. */
+/* The score of the timeline's first key is each row's first base, whether the row sees that key or not. */
 static void start_rows(const key_tile *tile, int32_t v_dim, row_tile *r) {
     __m512 scores[GROUP][VECS];
     for (int v = 0; v < VECS; v++) r->base[v] = r->sum[v] = _mm512_setzero_ps();
@@ -261,7 +290,12 @@ static void open_rows(const job *j, int32_t head, int32_t number, const key_tile
     r->qk_pairs = j->qk_pairs;
     r->row = number * ROWS;
     r->n_rows = a->rows - r->row < ROWS ? a->rows - r->row : ROWS;
-    r->visible = a->pos + r->row + 1 - a->key_pos;
+    for (int i = 0; i < FL_ATTN_SPANS; i++) {
+        r->first[i] = j->plan.first[i] + r->row;
+        r->end[i] = j->plan.end[i] + r->row;
+    }
+    r->two_spans = a->view.sinks > 0;
+    r->bias = a->key_bias ? a->key_bias[head] : 0;
     r->out = (float *)a->state + ((int64_t)number * a->n_heads + head) * (j->v_dim + 2) * ROWS;
     fl_simd_pack_rows((const uint16_t *)a->q + r->row * stride + (int64_t)head * 2 * j->qk_pairs, stride,
                       r->n_rows, j->qk_pairs, ROWS, r->q);
@@ -280,13 +314,13 @@ static void open_rows(const job *j, int32_t head, int32_t number, const key_tile
 static void attend_tile(const key_tile *tile, int32_t v_dim, row_tile *r) {
     _Alignas(64) uint32_t weights[KEYS / 2 * ROWS];
     __m512 before[VECS];
-    __mmask16 raise = 0;
+    __mmask16 move = 0;
     for (int v = 0; v < VECS; v++) before[v] = r->sum[v];
-    if (r->visible - tile->first >= KEYS && tile->n_keys >= KEYS) weigh_whole_tile(tile, r, weights);
+    if (tile->whole) weigh_whole_tile(tile, r, weights);
     else weigh_edge_tile(tile, r, weights);
-    for (int v = 0; v < VECS; v++) raise |= beyond(r->sum[v]);
-    if (raise) { /* rare */
-        raise_base(tile, before, v_dim, r);
+    for (int v = 0; v < VECS; v++) move |= out_of_range(r, v);
+    if (move) { /* rare */
+        move_base(tile, before, v_dim, r);
         weigh_edge_tile(tile, r, weights);
     }
     add_values(tile->values, weights, v_dim, r->out);
@@ -298,7 +332,8 @@ static void write_rows(const job *j, int32_t head, const row_tile *r) {
     int64_t stride = (int64_t)a->n_heads * j->v_dim;
     uint16_t *out = (uint16_t *)a->out + r->row * stride + (int64_t)head * j->v_dim;
     for (int32_t v = 0; v * LANES < r->n_rows; v++) {
-        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), r->sum[v]);
+        __mmask16 saw = _mm512_cmp_ps_mask(r->sum[v], _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        __m512 inverse = _mm512_maskz_div_ps(saw, _mm512_set1_ps(1.0f), r->sum[v]);
         for (int32_t d = 0; d < j->v_dim; d += LANES) {
             int32_t n = j->v_dim - d < LANES ? j->v_dim - d : LANES;
             __mmask16 some = (__mmask16)((1u << n) - 1);
@@ -316,31 +351,42 @@ static void write_rows(const job *j, int32_t head, const row_tile *r) {
 }
 
 static void close_rows(const job *j, int32_t head, const row_tile *r) {
-    float *bases = r->out + j->v_dim * ROWS;
+    const fl_attn_prefill_args *a = j->args;
+    float *bases = r->out + j->v_dim * ROWS, *sums = bases + ROWS;
     for (int v = 0; v < VECS; v++) {
         _mm512_store_ps(bases + v * LANES, r->base[v]);
-        _mm512_store_ps(bases + ROWS + v * LANES, r->sum[v]);
+        _mm512_store_ps(sums + v * LANES, r->sum[v]);
     }
-    if (j->args->last) write_rows(j, head, r);
+    if (!a->last) return;
+    write_rows(j, head, r);
+    for (int32_t i = 0; a->lse && i < r->n_rows; i++)
+        a->lse[(int64_t)(r->row + i) * a->n_heads + head] = bases[i] + log2f(sums[i]);
 }
 
-/* One row tile of one head against all its keys. A head's tasks follow each other, so that its K and V stay in the
- * cache; the last rows see most keys and come first. */
+/* One row tile of one head against the keys it visits. A head's tasks follow each other, so that its K and V stay in
+ * the cache; the last rows see most keys and come first. */
 static void attend_task(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const job *j = context;
-    int32_t head = task / j->row_tiles, number = j->row_tiles - 1 - task % j->row_tiles;
-    key_tile tile = {.n_keys = j->args->n_keys};
-    tile.keys = j->keys + (int64_t)head * j->key_tiles * key_tile_pairs(j);
-    tile.values = j->values + (int64_t)head * j->key_tiles * value_tile_pairs(j);
+    int32_t row_tiles = j->plan.row_tiles;
+    int32_t head = task / row_tiles, number = row_tiles - 1 - task % row_tiles;
+    fl_attn_visit visit;
+    if (number * ROWS >= j->args->rows) return; /* the list's last tile need not be full */
+    fl_attn_plan_visit(&j->plan, number, head, &visit);
+    if (visit.some == 0 && !j->args->first && !j->args->last) return;
+    const uint32_t *keys = j->keys + (int64_t)head * j->key_tiles * key_tile_pairs(j);
+    const uint32_t *values = j->values + (int64_t)head * j->key_tiles * value_tile_pairs(j);
+    key_tile tile = {.keys = keys};
     _Alignas(64) uint32_t q[DIM_MAX / 2 * ROWS];
     row_tile r = {.q = q};
     open_rows(j, head, number, &tile, &r);
-    for (; tile.n_keys > 0 && tile.first < r.visible + r.n_rows - 1; tile.first += KEYS) {
+    for (uint64_t left = visit.some; left != 0; left &= left - 1) {
+        int32_t t = __builtin_ctzll(left);
+        tile = (key_tile){.keys = keys + t * key_tile_pairs(j), .values = values + t * value_tile_pairs(j)};
+        tile.first = t * KEYS;
+        tile.whole = visit.whole >> t & 1;
+        tile.listed = visit.keys[t];
         attend_tile(&tile, j->v_dim, &r);
-        tile.n_keys -= KEYS;
-        tile.keys += key_tile_pairs(j);
-        tile.values += value_tile_pairs(j);
     }
     close_rows(j, head, &r);
 }
@@ -363,10 +409,10 @@ fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(need_shape(a));
     job j = {.args = a, .qk_pairs = (a->nope_dim + a->rope_dim) / 2, .v_dim = a->v_dim};
     j.key_tiles = (a->n_keys + KEYS - 1) / KEYS;
-    j.row_tiles = (a->rows + ROWS - 1) / ROWS;
-    j.keys = a->scratch;
+    j.keys = (void *)((uint8_t *)a->scratch + fl_attn_plan_bytes(a->rows, a->n_heads));
     j.values = j.keys + a->n_heads * j.key_tiles * key_tile_pairs(&j);
+    fl_attn_plan_make(be->pool, a, ROWS, a->scratch, &j.plan);
     fl_pool_run(be->pool, a->n_heads * j.key_tiles, pack_task, &j);
-    fl_pool_run(be->pool, a->n_heads * j.row_tiles, attend_task, &j);
+    fl_pool_run(be->pool, a->n_heads * j.plan.row_tiles, attend_task, &j);
     return FL_ERR_OK;
 }
