@@ -3,7 +3,7 @@
 
 #define ASKING  (FL_VERB_RUN | FL_VERB_CHAT)
 #define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE)
-#define ENGINE  (ASKING | BENCHES)
+#define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL)
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
     {                                                                                                        \
@@ -65,11 +65,37 @@ const fl_option fl_option_table[] = {
     SIZE("span", span, "FL_SPAN", "0", 0, 16384, ENGINE | FL_VERB_INSPECT,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
     CHOICE("kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32",
-           ENGINE | FL_VERB_INSPECT, "number format of the KV cache; f32 on the reference backend only"),
+           ASKING | BENCHES | FL_VERB_INSPECT,
+           "number format of the KV cache; f32 on the reference backend only"),
     CHOICE("policy", policy, "FL_POLICY", "full", "full", ASKING | FL_VERB_BENCH_PREFILL,
            "which tokens attend to which"),
     TEXT("trace", trace, NULL, NULL, "FILE", FL_VERB_RUN,
          "write the timeline as Chrome trace JSON, for ui.perfetto.dev"),
+    TEXT("tasks", tasks, NULL, "spark", "NAME[,...]", FL_VERB_EVAL, "tasks or families of tasks to ask"),
+    TEXT("lengths", lengths, NULL, "4k", "N[,N...]", FL_VERB_EVAL,
+         "document lengths in tokens, with question and answer"),
+    SIZE("n", n_documents, NULL, "20", 1, 1 << 20, FL_VERB_EVAL,
+         "documents for each task or family and length"),
+    REAL("difficulty", difficulty, NULL, "0.5", 0, 1, FL_VERB_EVAL,
+         "0.5 is a task's own definition; more hides better"),
+    SIZE("segments", n_segments, NULL, "4", 1, 65536, FL_VERB_EVAL,
+         "segments of a document, to tell how far apart its facts are"),
+    TEXT("documents", documents, NULL, NULL, "PATH", FL_VERB_EVAL,
+         "a text or a folder of texts to hide the facts in; without it, the bundled books"),
+    TEXT("compare", compare, NULL, "full", "SPEC", FL_VERB_EVAL, "the baseline, written like a variant"),
+    LIST("variant", 0, variants, "SPEC", FL_VERB_EVAL,
+         "what is compared with it: words such as policy=blocks kv=int4 tail=sparse rope=two-path "
+         "rope-factor=4 "
+         "calibration=FILE force-positions=1; repeatable"),
+    TEXT("policy", eval_policy, NULL, NULL, "NAME", FL_VERB_EVAL, "a variant with this policy"),
+    TEXT("kv-cache-dtype", eval_kv, NULL, NULL, "NAME", FL_VERB_EVAL, "a variant with this KV format"),
+    TEXT("tail", eval_tail, NULL, NULL, "NAME", FL_VERB_EVAL, "a variant with this tail: dense or sparse"),
+    TEXT("rope", eval_rope, NULL, NULL, "NAME", FL_VERB_EVAL, "a variant with these positions"),
+    REAL("rope-factor", eval_rope_factor, NULL, "0", 0, 1024, FL_VERB_EVAL,
+         "a variant for this many times the trained length"),
+    TEXT("resume", resume, NULL, NULL, "FILE", FL_VERB_EVAL,
+         "keep each document's results there, and go on where an earlier run stopped"),
+    TEXT("heat-map", heat_map, NULL, NULL, "FILE", FL_VERB_EVAL, "write scores by depth and length as SVG"),
     FLAG("memory", 0, memory, NULL, FL_VERB_INSPECT, "show what running it at --ctx tokens would need"),
     FLAG("write", 0, write, NULL, FL_VERB_VERIFY, "write the lock file in place of checking it"),
     FLAG("decode", 0, decode, NULL, FL_VERB_TOKENIZE, "token ids to text"),

@@ -240,6 +240,7 @@ void fl_options_close(fl_options *options) {
     free(options->operands.items);
     free(options->files.items);
     free(options->stops.items);
+    free(options->variants.items);
     *options = (fl_options){0};
 }
 

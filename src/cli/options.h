@@ -40,7 +40,16 @@ typedef struct fl_options {
     const char *tokens;        /* list of sizes, separated by commas */
     int64_t depth, new_tokens, runs;
     bool man;
-    const char *completion; /* NULL = none */
+    const char *completion;      /* NULL = none */
+    const char *tasks, *lengths; /* lists, separated by commas */
+    int64_t n_documents, n_segments;
+    double difficulty;
+    const char *documents; /* NULL = the bundled text */
+    const char *compare;   /* the baseline, as eval/eval_variant.h reads it */
+    fl_text_list variants; /* of the same kind */
+    const char *eval_policy, *eval_kv, *eval_tail, *eval_rope; /* one more variant; NULL = not said */
+    double eval_rope_factor;                                   /* 0 = not said */
+    const char *resume, *heat_map;                             /* files; NULL = none */
 } fl_options;
 
 /* Bits of fl_option.verbs. */
@@ -55,7 +64,8 @@ enum {
     FL_VERB_BENCH_DECODE = 1 << 7,
     FL_VERB_VERSION = 1 << 8,
     FL_VERB_HELP = 1 << 9,
-    FL_VERB_ALL = (1 << 10) - 1,
+    FL_VERB_EVAL = 1 << 10,
+    FL_VERB_ALL = (1 << 11) - 1,
 };
 
 typedef struct fl_verb {

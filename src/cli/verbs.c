@@ -48,6 +48,17 @@ const fl_verb fl_verbs[] = {
      "could do at "
      "most.",
      "bench decode build/models/spark-66m --depth 8k", fl_cmd_bench_decode},
+    {"eval", FL_VERB_EVAL, "MODEL", 1, 1, "measure what a policy or KV format costs in quality",
+     "Asks the same questions of a baseline and of each variant, about documents it makes itself, and shows "
+     "score, "
+     "loss, difference in log-probability and KL by task, length, depth and distance, with intervals and "
+     "tests. "
+     "--policy, --kv-cache-dtype, --tail, --rope and --rope-factor together name one variant; --variant "
+     "names more. "
+     "Without any, the baseline is measured alone. Formats and policies that exist as bad examples are known "
+     "here "
+     "only.",
+     "eval build/models/spark-66m --lengths 4k --n 10 --policy window-anchors", fl_cmd_eval},
     {"version", FL_VERB_VERSION, "", 0, 0, "show version, build and backends",
      "Shows the version, how it was built, and the backends that this CPU can run.", "version --json",
      fl_cmd_version},
