@@ -83,15 +83,14 @@ static fl_err add_side(evaluating *e, const char *spec) {
 static fl_err add_options(evaluating *e) {
     const fl_options *o = e->options;
     const char *values[] = {o->eval_policy, o->eval_kv, o->eval_tail, o->eval_rope};
-    static const char *const keys[] = {"policy", "kv", "tail", "rope"};
+    static const char *const keys[] = {"", "kv=", "tail=", "rope="}; /* a policy stands alone */
     char spec[1024] = "";
     size_t n = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         if (!values[i]) continue;
         if (strchr(values[i], ' ') || strlen(values[i]) > 200)
-            return FL_FAIL(FL_ERR_INVALID, "a variant's %s: expected one short word, found '%.220s'", keys[i],
-                           values[i]);
-        n += (size_t)snprintf(spec + n, sizeof spec - n, "%s%s=%s", n > 0 ? " " : "", keys[i], values[i]);
+            return FL_FAIL(FL_ERR_INVALID, "expected one short word, found '%.220s'", values[i]);
+        n += (size_t)snprintf(spec + n, sizeof spec - n, "%s%s%s", n > 0 ? " " : "", keys[i], values[i]);
     }
     if (o->eval_rope_factor > 0)
         n += (size_t)snprintf(spec + n, sizeof spec - n, "%srope-factor=%.17g", n > 0 ? " " : "",
@@ -146,7 +145,7 @@ static void describe(evaluating *e) {
         fl_engine_info info;
         fl_engine_get_info(e->engines[i], &info);
         e->about.sides[i] = (fl_eval_side){.spec = e->variants[i].spec,
-                                           .policy = info.policy,
+                                           .policy = info.policy ? info.policy : "full",
                                            .kv_dtype = info.kv_dtype,
                                            .position_warning = info.position_warning,
                                            .block_density = info.block_density,

@@ -82,20 +82,28 @@ static void print_cells(FILE *file, const fl_eval_report *r, const fl_eval_view 
                       verdict(&v->by_length[l]));
 }
 
+/* Losses by bin, a line a length; '*' where the variant is worse. */
 static void print_bins(FILE *file, const fl_eval_report *r, const fl_eval_summary *sums, bool depths) {
-    char length[32], name[32];
+    char text[32];
     int32_t n_bins = depths ? FL_EVAL_DEPTHS : FL_EVAL_DISTANCES;
-    print_heads(file, depths ? "where the fact lies" : "segments between");
-    for (int32_t l = 0; l < r->n_lengths; l++)
+    fprintf(file, "  %-*s", TASK_COLUMNS + 6,
+            depths ? "loss by the fact's depth" : "loss by segments between");
+    for (int32_t b = 0; b < n_bins; b++) {
+        if (depths)
+            snprintf(text, sizeof text, "%.0f-%.0f%%", 100.0 * b / FL_EVAL_DEPTHS,
+                     100.0 * (b + 1) / FL_EVAL_DEPTHS);
+        fprintf(file, " %8s", depths ? text : fl_eval_distance_name(b));
+    }
+    fprintf(file, "\n");
+    for (int32_t l = 0; l < r->n_lengths; l++) {
+        fprintf(file, "  %*s", TASK_COLUMNS + 6, length_text(text, r->lengths[l]));
         for (int32_t b = 0; b < n_bins; b++) {
             const fl_eval_summary *s = &sums[l * n_bins + b];
-            if (depths)
-                snprintf(name, sizeof name, "%.0f-%.0f%%", 100.0 * b / FL_EVAL_DEPTHS,
-                         100.0 * (b + 1) / FL_EVAL_DEPTHS);
-            if (s->n_questions > 0)
-                print_sum(file, depths ? name : fl_eval_distance_name(b), length_text(length, r->lengths[l]),
-                          s, verdict(s));
+            if (s->n_questions > 0) snprintf(text, sizeof text, "%.2f%s", s->loss.value, s->worse ? "*" : "");
+            fprintf(file, " %8s", s->n_questions > 0 ? text : "-");
         }
+        fprintf(file, "\n");
+    }
 }
 
 void fl_eval_report_print(FILE *file, const fl_eval_report *r, const fl_eval_about *about) {
@@ -111,7 +119,7 @@ void fl_eval_report_print(FILE *file, const fl_eval_report *r, const fl_eval_abo
     }
     fprintf(
         file,
-        "\nWORSE: p < %.2f that chance alone made score or NLL this bad (sign flips of whole documents, "
+        "\nWORSE, *: p < %.2f that chance alone made score or NLL this bad (sign flips of whole documents, "
         "one-sided).\nThe intervals see only what happened: with %d documents a loss below %.2f points may "
         "show nowhere.\n",
         FL_EVAL_WORSE_P, r->n_documents, 300.0 / r->n_documents);

@@ -129,11 +129,11 @@ static void put_head(FILE *file, const fl_eval_about *about, int width, int heig
             "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n",
             width, height, width, height, width, height);
     fprintf(file,
-            "<text x=\"%d\" y=\"32\" class=\"head\">Score by where the fact lies and how long the document is"
+            "<text x=\"%d\" y=\"32\" class=\"head\">Score by depth and length"
             "</text>\n<text x=\"%d\" y=\"50\" class=\"label\">",
             MARGIN, MARGIN);
     put_escaped(file, about->model, 80);
-    fprintf(file, ", seed %llu, difficulty %g; rows: depth in the document; columns: tokens</text>\n",
+    fprintf(file, ", seed %llu, difficulty %g; rows: where the fact lies; columns: tokens</text>\n",
             (unsigned long long)about->seed, about->difficulty);
 }
 

@@ -1,0 +1,448 @@
+/* Asking both sides: what is scored, equal sides give equal bits, runs go on where they stopped, and files that hold
+ * something else are refused. On the bundled model. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "eval/haystack.h"
+#include "eval/paired.h"
+
+enum { END_TOKEN = 1, LENGTH = 600, DOCUMENTS = 3, FILE_BYTES = 1 << 16 };
+
+static fl_engine *engine;
+
+static fl_engine *open_engine(void) {
+    fl_settings s;
+    fl_engine *e = NULL;
+    fl_settings_default(&s);
+    s.model_path = "build/models/spark-66m";
+    s.ctx_tokens = 2048;
+    if (fl_engine_open(&s, &e) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
+    return e;
+}
+
+static int open_shared(void **state) {
+    (void)state;
+    engine = open_engine();
+    return 0;
+}
+
+static int close_shared(void **state) {
+    (void)state;
+    fl_engine_close(engine);
+    return 0;
+}
+
+/* ---- one document ------------------------------------------------------------------------------------------------ */
+
+static char fact[] = "One of the special magic numbers for silver-harbor is: 4821937.";
+static char ask[] = "\n\nWhat is the special magic number for silver-harbor mentioned in the provided text?";
+static char right[] = "The special magic number for silver-harbor mentioned in the provided text is 4821937.";
+static char wrong[] = "The special magic number for silver-harbor mentioned in the provided text is 9999999.";
+static char head[] = "The special magic number for silver-harbor mentioned in the provided text is";
+static char value[] = "4821937", rest[] = " 4821937.", nothing[] = "";
+static char *values[] = {value};
+
+/* A fact between 24 lines of demo text, and four ways to ask for it. */
+static void make_document(fl_eval_document *out, char *text, size_t n_bytes, fl_eval_question questions[4]) {
+    size_t n = 0;
+    for (int line = 0; line < 24; line++)
+        n += (size_t)snprintf(text + n, n_bytes - n,
+                              "The %dth boat came in with the tide and left its nets on the quay.\n%s%s",
+                              line + 4, line == 9 ? fact : "", line == 9 ? "\n" : "");
+    const fl_eval_question base = {.task = "niah_single",
+                                   .text = ask,
+                                   .answer_head = nothing,
+                                   .reference = right,
+                                   .max_tokens = 40,
+                                   .depth = 0.4};
+    for (int i = 0; i < 4; i++) questions[i] = base;
+    questions[1].reference = wrong;
+    questions[2].reference = wrong;
+    questions[2].values = values;
+    questions[2].n_values = 1;
+    questions[2].scoring = FL_EVAL_FIND_ALL;
+    questions[3].answer_head = head;
+    questions[3].reference = rest;
+    *out = (fl_eval_document){.text = text, .text_bytes = n, .questions = questions, .n_questions = 4};
+}
+
+static void ask_sides(fl_engine *const *engines, int32_t n_sides, fl_eval_result *out) {
+    static char text[4096];
+    fl_eval_question questions[4];
+    fl_eval_document document;
+    make_document(&document, text, sizeof text, questions);
+    const fl_paired_plan plan = {
+        .engines = engines, .n_sides = n_sides, .end_token = END_TOKEN, .n_segments = 4};
+    *out = (fl_eval_result){.task = "spark", .length_tokens = LENGTH};
+    if (fl_paired_ask(&plan, &document, out) != FL_ERR_OK) fail_msg("ask: %s", fl_err_detail());
+    assert_int_equal(out->n_rows, 4);
+}
+
+static void references_are_scored_token_by_token(void **state) {
+    (void)state;
+    fl_eval_result r;
+    ask_sides(&engine, 1, &r);
+    const fl_eval_outcome *exact = &r.rows[0].sides[0], *other = &r.rows[1].sides[0],
+                          *found = &r.rows[2].sides[0], *behind = &r.rows[3].sides[0];
+    assert_true(exact->exact && exact->score == 1 && exact->nll >= 0 && exact->nll < 0.2);
+    /* Another number is neither likely nor said. The first wrong digit alone costs nats; so does a row too early. */
+    assert_true(!other->exact && other->score == 0);
+    assert_true(other->nll * r.rows[1].n_scored > 4 && other->nll > exact->nll);
+    assert_true(!found->exact && found->score == 1 && found->nll == other->nll);
+    assert_true(behind->exact && behind->score == 1);
+    assert_true(r.rows[3].n_scored < r.rows[0].n_scored && r.rows[3].n_scored >= 3);
+    /* The same rows, forced or not: all of the sentence costs what its beginning and its end do. */
+    assert_true(behind->nll * r.rows[3].n_scored <= exact->nll * r.rows[0].n_scored);
+    assert_true(exact->kl == 0 && r.costs[0].prefill_s > 0);
+    /* Six requests (two references were left), one read of the document. */
+    assert_true(r.costs[0].cached_tokens > 4 * r.costs[0].computed_tokens / 3);
+    free(r.rows);
+}
+
+static void the_nll_is_that_of_the_tokens_as_generated(void **state) {
+    (void)state;
+    fl_eval_result r;
+    fl_eval_document document;
+    fl_eval_question questions[4];
+    fl_session *session = NULL;
+    fl_request *request = NULL;
+    fl_chat_prompt chat;
+    fl_event event;
+    static char text[8192];
+    double sum = 0;
+    int64_t n = 0;
+    ask_sides(&engine, 1, &r);
+    make_document(&document, text, sizeof text, questions);
+    strcat(text, ask);
+    const fl_message message = {.role = "user", .content = text, .content_bytes = strlen(text)};
+    assert_int_equal(fl_chat_tokenize(engine, &message, 1, strlen(ask), &chat), FL_ERR_OK);
+    fl_request_params params;
+    fl_request_params_default(&params);
+    params.tokens = chat.tokens;
+    params.n_tokens = chat.n_tokens;
+    params.document_tokens = chat.document_tokens;
+    assert_int_equal(fl_session_open(engine, &session), FL_ERR_OK);
+    assert_int_equal(fl_submit(session, &params, &request), FL_ERR_OK);
+    do {
+        assert_int_equal(fl_poll(request, 60, &event), FL_ERR_OK);
+        if (event.type != FL_EVENT_TOKEN) continue;
+        sum -= (double)event.logprob;
+        n++;
+    } while (event.type != FL_EVENT_DONE);
+    fl_request_close(request);
+    fl_session_close(session);
+    free(chat.tokens);
+    assert_int_equal(n + 1, r.rows[0].n_scored); /* and the end token, whose probability no event tells */
+    double scored = r.rows[0].sides[0].nll * r.rows[0].n_scored;
+    assert_true(scored > sum - 1e-4 && scored < sum + 0.1);
+    free(r.rows);
+}
+
+static void equal_sides_give_equal_bits(void **state) {
+    (void)state;
+    fl_engine *engines[] = {engine, open_engine()};
+    fl_eval_result r;
+    ask_sides(engines, 2, &r);
+    for (int32_t i = 0; i < r.n_rows; i++) {
+        const fl_eval_outcome *a = &r.rows[i].sides[0], *b = &r.rows[i].sides[1];
+        assert_true(a->score == b->score && a->nll == b->nll && b->kl == 0 && a->exact == b->exact);
+    }
+    assert_true(r.costs[1].prefill_s > 0 && r.costs[1].computed_tokens > 0);
+    free(r.rows);
+    fl_engine_close(engines[1]);
+}
+
+static void what_does_not_fit_is_refused(void **state) {
+    (void)state;
+    static char text[4096];
+    fl_eval_question questions[4];
+    fl_eval_document document;
+    fl_eval_result r = {.task = "spark", .length_tokens = LENGTH};
+    make_document(&document, text, sizeof text, questions);
+    fl_paired_plan plan = {.engines = &engine, .n_sides = 1, .end_token = 1 << 30, .n_segments = 4};
+    assert_int_equal(fl_paired_ask(&plan, &document, &r), FL_ERR_INVALID);
+    plan.end_token = END_TOKEN;
+    document.n_questions = 0;
+    assert_int_equal(fl_paired_ask(&plan, &document, &r), FL_ERR_INTERNAL);
+    assert_null(r.rows);
+    assert_int_equal(r.n_rows, 0);
+}
+
+/* ---- runs and their file ------------------------------------------------------------------------------------------ */
+
+static const fl_eval_setting settings[] = {{"model", "spark"}, {"sides", "full; full"}};
+static const int64_t lengths[] = {LENGTH};
+static const char *const tasks[] = {"niah_single_1"};
+static const fl_eval_grid grid = {
+    .lengths = lengths, .n_lengths = 1, .tasks = tasks, .n_tasks = 1, .n_documents = DOCUMENTS, .n_sides = 2};
+
+static void open_results(fl_eval_results *out) {
+    if (fl_eval_results_open(&grid, out) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
+}
+
+static void write_file(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fputs(text, file) < 0, 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void read_file(const char *path, char *text) {
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t n = fread(text, 1, FILE_BYTES - 1, file);
+    text[n] = '\0';
+    fclose(file);
+}
+
+typedef struct counting {
+    int64_t calls;
+    double last;
+} counting;
+
+static void count_progress(void *context, double fraction, const char *note) {
+    counting *c = context;
+    assert_true(fraction >= c->last && fraction <= 1 + 1e-9);
+    assert_non_null(strstr(note, "niah_single_1"));
+    c->last = fraction;
+    c->calls++;
+}
+
+/* Asks what the file lacks. Returns how often there was progress to tell. */
+static int64_t run(const char *path, fl_eval_results *out) {
+    fl_engine *engines[] = {engine, engine};
+    fl_haystack haystack = {0};
+    fl_eval_resume *resume = NULL;
+    counting c = {0};
+    open_results(out);
+    assert_int_equal(fl_haystack_open(NULL, &haystack), FL_ERR_OK);
+    if (fl_eval_resume_open(path, settings, 2, out, &resume) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
+    const fl_paired_plan plan = {.engines = engines,
+                                 .n_sides = 2,
+                                 .end_token = END_TOKEN,
+                                 .seed = 3,
+                                 .difficulty = 0.5,
+                                 .n_segments = 4,
+                                 .haystack = haystack.text,
+                                 .haystack_bytes = haystack.n_bytes,
+                                 .resume = resume,
+                                 .progress = count_progress,
+                                 .progress_context = &c};
+    if (fl_paired_run(&plan, out) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
+    fl_eval_resume_close(resume);
+    fl_haystack_close(&haystack);
+    return c.calls;
+}
+
+static void assert_same_rows(const fl_eval_results *a, const fl_eval_results *b) {
+    assert_int_equal(a->n, b->n);
+    for (int32_t i = 0; i < a->n; i++) {
+        assert_true(a->items[i].n_rows > 0);
+        assert_int_equal(a->items[i].n_rows, b->items[i].n_rows);
+        for (int32_t row = 0; row < a->items[i].n_rows; row++)
+            assert_memory_equal(&a->items[i].rows[row], &b->items[i].rows[row], sizeof(fl_eval_row));
+    }
+}
+
+static void a_stopped_run_goes_on_to_the_same_end(void **state) {
+    (void)state;
+    char folder[] = "/tmp/fl_paired_XXXXXX", whole_path[64], cut_path[64];
+    static char whole[FILE_BYTES], cut[FILE_BYTES];
+    fl_eval_results once, again, third;
+    assert_non_null(mkdtemp(folder));
+    snprintf(whole_path, sizeof whole_path, "%s/whole", folder);
+    snprintf(cut_path, sizeof cut_path, "%s/cut", folder);
+    assert_true(run(whole_path, &once) > 0);
+    read_file(whole_path, whole);
+    /* Killed in the middle of its second document's line. */
+    char *second = strchr(strchr(whole, '\n') + 1, '\n') + 1;
+    snprintf(cut, sizeof cut, "%.*s", (int)(second - whole) + 40, whole);
+    write_file(cut_path, cut);
+    assert_true(run(cut_path, &again) > 0);
+    assert_same_rows(&once, &again);
+    assert_true(once.items[0].costs[0].prefill_s == again.items[0].costs[0].prefill_s); /* from the file */
+    assert_int_equal(run(cut_path, &third), 0); /* nothing left to ask */
+    assert_same_rows(&once, &third);
+    for (int32_t i = 1; i < once.n; i++) /* other documents, not one again and again */
+        assert_true(once.items[i].rows[0].sides[0].nll != once.items[0].rows[0].sides[0].nll);
+    fl_eval_results_close(&once);
+    fl_eval_results_close(&again);
+    fl_eval_results_close(&third);
+    unlink(whole_path);
+    unlink(cut_path);
+    rmdir(folder);
+}
+
+#define HEADER                                                                                               \
+    "{\"format\":\"firstlight eval 1\",\"settings\":{\"model\":\"spark\",\"sides\":\"full; full\"}}\n"
+#define ROW                                                                                                  \
+    "{\"task\":\"niah_single_1\",\"depth\":0.5,\"segment_distance\":1,\"tokens\":3,\"sides\":[[1,0.5,0,"     \
+    "true],"                                                                                                 \
+    "[0.5,1.5,0.25,false]]}"
+#define COSTS "\"costs\":[[0.5,10,20],[0.25,10,20]]"
+#define LINE  "{\"length\":600,\"task\":\"niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n"
+
+static fl_err open_text(const char *path, const char *text, fl_eval_results *results) {
+    fl_eval_resume *resume = NULL;
+    write_file(path, text);
+    open_results(results);
+    fl_err err = fl_eval_resume_open(path, settings, 2, results, &resume);
+    fl_eval_resume_close(resume);
+    return err;
+}
+
+static void a_good_file_is_read(void **state) {
+    (void)state;
+    char path[] = "/tmp/fl_paired_XXXXXX";
+    static char text[FILE_BYTES];
+    fl_eval_results results;
+    close(mkstemp(path));
+    /* A document outside the grid stays in the file, an unfinished line does not. */
+    const char *outside =
+        "{\"length\":700,\"task\":\"niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n";
+    snprintf(text, sizeof text, "%s%s%s%s", HEADER, LINE, outside, "{\"length\":6");
+    if (open_text(path, text, &results) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
+    assert_null(results.items[0].rows);
+    assert_int_equal(results.items[1].n_rows, 1);
+    const fl_eval_row *row = &results.items[1].rows[0];
+    assert_string_equal(row->task, "niah_single_1");
+    assert_true(row->depth == 0.5 && row->segment_distance == 1 && row->n_scored == 3);
+    assert_true(row->sides[0].score == 1 && row->sides[0].exact && row->sides[1].score == 0.5);
+    assert_true(row->sides[1].nll == 1.5 && row->sides[1].kl == 0.25 && !row->sides[1].exact);
+    assert_true(results.items[1].costs[1].prefill_s == 0.25 && results.items[1].costs[0].cached_tokens == 20);
+    fl_eval_results_close(&results);
+    read_file(path, text);
+    assert_int_equal(strlen(text), strlen(HEADER) + strlen(LINE) + strlen(outside));
+    unlink(path);
+}
+
+static void other_files_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        fl_err err;
+        const char *says;
+    } bad[] = {
+        {"a shopping list\n", FL_ERR_DATA, "line 1"},
+        {"a shopping list", FL_ERR_DATA, "not a"},
+        {"[1]\n", FL_ERR_DATA, "line 1"},
+        {"{\"format\":\"firstlight eval 0\",\"settings\":{}}\n", FL_ERR_DATA, "first line"},
+        {"{\"format\":\"firstlight eval 1\",\"settings\":{\"model\":\"other\",\"sides\":\"full; full\"}}\n",
+         FL_ERR_CONFIG, "model is 'other'"},
+        {"{\"format\":\"firstlight eval 1\",\"settings\":{\"model\":\"spark\",\"sides\":\"full\"}}\n",
+         FL_ERR_CONFIG, "sides is 'full'"},
+        {"{\"format\":\"firstlight eval 1\",\"settings\":{\"model\":\"spark\"}}\n", FL_ERR_CONFIG,
+         "sides is 'not set'"},
+        {"{\"format\":\"firstlight eval 1\",\"settings\":{\"model\":\"spark\",\"sides\":\"full; "
+         "full\",\"x\":\"y\"}}\n",
+         FL_ERR_CONFIG, "3 of them"},
+        {HEADER "nonsense\n", FL_ERR_DATA, "line 2"},
+        {HEADER "{}\n", FL_ERR_DATA, "line 2"},
+        {HEADER LINE LINE, FL_ERR_DATA, "line 3: this document was there already"},
+        {HEADER "{\"length\":600,\"length\":600}\n", FL_ERR_DATA, "line 2"},
+    };
+    char path[] = "/tmp/fl_paired_XXXXXX";
+    static char after[FILE_BYTES];
+    fl_eval_results results;
+    close(mkstemp(path));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        fl_err err = open_text(path, bad[i].text, &results);
+        if (err != bad[i].err || !strstr(fl_err_detail(), bad[i].says))
+            fail_msg("case %zu: %d, '%s' does not say '%s'", i, err, fl_err_detail(), bad[i].says);
+        fl_eval_results_close(&results);
+        read_file(path, after);
+        assert_string_equal(after, bad[i].text); /* a file that is refused is left alone */
+    }
+    unlink(path);
+}
+
+/* Every field of a good line, made bad in turn. */
+static void bad_fields_are_refused(void **state) {
+    (void)state;
+    static const char *const edits[][2] = {
+        {"\"length\":600", "\"length\":0"},
+        {"\"length\":600", "\"length\":\"600\""},
+        {"\"task\":\"niah_single_1\",\"index\"", "\"task\":\"no such task\",\"index\""},
+        {"\"index\":1", "\"index\":-1"},
+        {"\"index\":1", "\"index\":1e3"},
+        {"\"index\":1", "\"index\":99999999999"},
+        {"\"rows\":[", "\"rows\":[[],"},
+        {"\"task\":\"niah_single_1\",\"depth\"", "\"task\":\"spark\",\"depth\""},
+        {"\"task\":\"niah_single_1\",\"depth\"", "\"task\":7,\"depth\""},
+        {"\"depth\":0.5", "\"depth\":-0.5"},
+        {"\"depth\":0.5", "\"depth\":1.5"},
+        {"\"segment_distance\":1", "\"segment_distance\":-1"},
+        {"\"segment_distance\":1", "\"segment_distance\":0.5"},
+        {"\"tokens\":3", "\"tokens\":0"},
+        {"[[1,0.5,0,true],", "["},
+        {"[1,0.5,0,true]", "[1.5,0.5,0,true]"},
+        {"[1,0.5,0,true]", "[-1,0.5,0,true]"},
+        {"[1,0.5,0,true]", "[1,-0.5,0,true]"},
+        {"[1,0.5,0,true]", "[1,1e300,0,true]"},
+        {"[1,0.5,0,true]", "[1,0.5,-1,true]"},
+        {"[1,0.5,0,true]", "[1,0.5,0,1]"},
+        {"[1,0.5,0,true]", "[1,0.5,0]"},
+        {"[1,0.5,0,true]", "{}"},
+        {"[[0.5,10,20],", "["},
+        {"[0.5,10,20]", "[-1,10,20]"},
+        {"[0.5,10,20]", "[0.5,10.5,20]"},
+        {"[0.5,10,20]", "[0.5,10]"},
+        {",\"costs\":", ",\"other\":"},
+    };
+    char path[] = "/tmp/fl_paired_XXXXXX";
+    static char text[FILE_BYTES];
+    fl_eval_results results;
+    close(mkstemp(path));
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        const char *at = strstr(LINE, edits[i][0]);
+        assert_non_null(at);
+        snprintf(text, sizeof text, "%s%.*s%s%s", HEADER, (int)(strlen(LINE) - strlen(at)), LINE, edits[i][1],
+                 at + strlen(edits[i][0]));
+        fl_err err = open_text(path, text, &results);
+        if (err != FL_ERR_DATA || !strstr(fl_err_detail(), "line 2"))
+            fail_msg("%s: %d, '%s'", edits[i][1], err, fl_err_detail());
+        for (int32_t r = 0; r < results.n; r++) assert_null(results.items[r].rows);
+        fl_eval_results_close(&results);
+    }
+    unlink(path);
+}
+
+static void a_grid_has_limits(void **state) {
+    (void)state;
+    static const char *const unknown[] = {"no such task"};
+    fl_eval_results results;
+    fl_eval_grid g = grid;
+    g.n_sides = FL_EVAL_SIDES_MAX + 1;
+    assert_int_equal(fl_eval_results_open(&g, &results), FL_ERR_INVALID);
+    g = grid;
+    g.n_documents = INT32_MAX;
+    assert_int_equal(fl_eval_results_open(&g, &results), FL_ERR_INVALID);
+    g = grid;
+    g.tasks = unknown;
+    assert_int_equal(fl_eval_results_open(&g, &results), FL_ERR_INVALID);
+    assert_non_null(strstr(fl_err_detail(), "no such task"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(references_are_scored_token_by_token),
+        cmocka_unit_test(the_nll_is_that_of_the_tokens_as_generated),
+        cmocka_unit_test(equal_sides_give_equal_bits),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(a_stopped_run_goes_on_to_the_same_end),
+        cmocka_unit_test(a_good_file_is_read),
+        cmocka_unit_test(other_files_are_refused),
+        cmocka_unit_test(bad_fields_are_refused),
+        cmocka_unit_test(a_grid_has_limits),
+    };
+    return cmocka_run_group_tests(tests, open_shared, close_shared);
+}
