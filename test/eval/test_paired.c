@@ -177,11 +177,11 @@ static void what_does_not_fit_is_refused(void **state) {
     assert_int_equal(r.n_rows, 0);
 }
 
-/* ---- runs and their file ------------------------------------------------------------------------------------------ */
+/* ---- runs and their file ------------------------------------------------------------------------------------ */
 
 static const fl_eval_setting settings[] = {{"model", "spark"}, {"sides", "full; full"}};
 static const int64_t lengths[] = {LENGTH};
-static const char *const tasks[] = {"niah_single_1"};
+static const char *const tasks[] = {"ruler_niah_single_1"};
 static const fl_eval_grid grid = {
     .lengths = lengths, .n_lengths = 1, .tasks = tasks, .n_tasks = 1, .n_documents = DOCUMENTS, .n_sides = 2};
 
@@ -212,7 +212,7 @@ typedef struct counting {
 static void count_progress(void *context, double fraction, const char *note) {
     counting *c = context;
     assert_true(fraction >= c->last && fraction <= 1 + 1e-9);
-    assert_non_null(strstr(note, "niah_single_1"));
+    assert_non_null(strstr(note, "ruler_niah_single_1"));
     c->last = fraction;
     c->calls++;
 }
@@ -285,11 +285,12 @@ static void a_stopped_run_goes_on_to_the_same_end(void **state) {
 #define HEADER                                                                                               \
     "{\"format\":\"firstlight eval 1\",\"settings\":{\"model\":\"spark\",\"sides\":\"full; full\"}}\n"
 #define ROW                                                                                                  \
-    "{\"task\":\"niah_single_1\",\"depth\":0.5,\"segment_distance\":1,\"tokens\":3,\"sides\":[[1,0.5,0,"     \
+    "{\"task\":\"ruler_niah_single_1\",\"depth\":0.5,\"segment_distance\":1,\"tokens\":3,\"sides\":[[1,0.5," \
+    "0,"                                                                                                     \
     "true],"                                                                                                 \
     "[0.5,1.5,0.25,false]]}"
 #define COSTS "\"costs\":[[0.5,10,20],[0.25,10,20]]"
-#define LINE  "{\"length\":600,\"task\":\"niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n"
+#define LINE  "{\"length\":600,\"task\":\"ruler_niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n"
 
 static fl_err open_text(const char *path, const char *text, fl_eval_results *results) {
     fl_eval_resume *resume = NULL;
@@ -306,15 +307,15 @@ static void a_good_file_is_read(void **state) {
     static char text[FILE_BYTES];
     fl_eval_results results;
     close(mkstemp(path));
-    /* A document outside the grid stays in the file, an unfinished line does not. */
+    /* A document outside the grid stays in the file, half a line does not. */
     const char *outside =
-        "{\"length\":700,\"task\":\"niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n";
+        "{\"length\":700,\"task\":\"ruler_niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n";
     snprintf(text, sizeof text, "%s%s%s%s", HEADER, LINE, outside, "{\"length\":6");
     if (open_text(path, text, &results) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
     assert_null(results.items[0].rows);
     assert_int_equal(results.items[1].n_rows, 1);
     const fl_eval_row *row = &results.items[1].rows[0];
-    assert_string_equal(row->task, "niah_single_1");
+    assert_string_equal(row->task, "ruler_niah_single_1");
     assert_true(row->depth == 0.5 && row->segment_distance == 1 && row->n_scored == 3);
     assert_true(row->sides[0].score == 1 && row->sides[0].exact && row->sides[1].score == 0.5);
     assert_true(row->sides[1].nll == 1.5 && row->sides[1].kl == 0.25 && !row->sides[1].exact);
@@ -371,13 +372,13 @@ static void bad_fields_are_refused(void **state) {
     static const char *const edits[][2] = {
         {"\"length\":600", "\"length\":0"},
         {"\"length\":600", "\"length\":\"600\""},
-        {"\"task\":\"niah_single_1\",\"index\"", "\"task\":\"no such task\",\"index\""},
+        {"\"task\":\"ruler_niah_single_1\",\"index\"", "\"task\":\"no such task\",\"index\""},
         {"\"index\":1", "\"index\":-1"},
         {"\"index\":1", "\"index\":1e3"},
         {"\"index\":1", "\"index\":99999999999"},
         {"\"rows\":[", "\"rows\":[[],"},
-        {"\"task\":\"niah_single_1\",\"depth\"", "\"task\":\"spark\",\"depth\""},
-        {"\"task\":\"niah_single_1\",\"depth\"", "\"task\":7,\"depth\""},
+        {"\"task\":\"ruler_niah_single_1\",\"depth\"", "\"task\":\"spark\",\"depth\""},
+        {"\"task\":\"ruler_niah_single_1\",\"depth\"", "\"task\":7,\"depth\""},
         {"\"depth\":0.5", "\"depth\":-0.5"},
         {"\"depth\":0.5", "\"depth\":1.5"},
         {"\"segment_distance\":1", "\"segment_distance\":-1"},
