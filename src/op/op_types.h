@@ -93,6 +93,12 @@ static inline bool fl_attn_view_sees(const fl_attn_view *v, int32_t p, int32_t t
 /* Block lists are made for tiles of this many rows, at positions that are multiples of it. */
 enum { FL_ATTN_LIST_ROWS = 128 };
 
+/* Lists have 16-bit ids: they reach so far into a timeline. */
+enum { FL_ATTN_LIST_TOKENS_MAX = 65536 * FL_KV_PAGE_TOKENS };
+
+/* Largest block of block_mean, block_score and block_select. */
+enum { FL_BLOCK_TOKENS_MAX = 1024 };
+
 /* Blocks of FL_KV_PAGE_TOKENS keys that each tile of rows attends, by head. Block b is positions
  * [b * FL_KV_PAGE_TOKENS, (b + 1) * FL_KV_PAGE_TOKENS). */
 typedef struct fl_attn_list {

@@ -12,6 +12,18 @@ fl_err fl_kv_layer_validate(const char *op, const fl_kv_layer *kv) {
     return fl_need_stride(op, "kv.page_stride_bytes", kv->page_stride_bytes, fl_kv_piece_bytes(kv));
 }
 
+fl_err fl_block_tokens_validate(const char *op, int32_t block_tokens) {
+    FL_TRY(fl_need_range(op, "block_tokens", block_tokens, FL_KV_PAGE_TOKENS, FL_BLOCK_TOKENS_MAX));
+    return fl_need_multiple(op, "block_tokens", block_tokens, FL_KV_PAGE_TOKENS);
+}
+
+fl_err fl_list_rows_validate(const char *op, int32_t rows, int32_t pos) {
+    FL_TRY(fl_need_range(op, "rows", rows, FL_ATTN_LIST_ROWS, FL_ATTN_LIST_TOKENS_MAX));
+    FL_TRY(fl_need_multiple(op, "rows", rows, FL_ATTN_LIST_ROWS));
+    FL_TRY(fl_need_range(op, "pos", pos, 0, FL_ATTN_LIST_TOKENS_MAX - rows));
+    return fl_need_multiple(op, "pos", pos, FL_ATTN_LIST_ROWS);
+}
+
 fl_err fl_kv_rows_validate(const char *op, const fl_kv_rows *seqs, int32_t n_seqs, int32_t rows) {
     FL_TRY(fl_need_count(op, "n_seqs", n_seqs));
     for (int32_t i = 0; i < n_seqs; i++) {

@@ -39,6 +39,12 @@ static inline fl_err fl_need_multiple(const char *op, const char *field, int64_t
 /* Shapes and format of a KV layer. */
 fl_err fl_kv_layer_validate(const char *op, const fl_kv_layer *kv);
 
+/* Tokens of a block of keys: whole pages, up to FL_BLOCK_TOKENS_MAX. */
+fl_err fl_block_tokens_validate(const char *op, int32_t block_tokens);
+
+/* Whole tiles of FL_ATTN_LIST_ROWS rows, within FL_ATTN_LIST_TOKENS_MAX. */
+fl_err fl_list_rows_validate(const char *op, int32_t rows, int32_t pos);
+
 /* Timelines: n_seqs >= 1, row ranges inside 0..rows, positions inside int32. */
 fl_err fl_kv_rows_validate(const char *op, const fl_kv_rows *seqs, int32_t n_seqs, int32_t rows);
 

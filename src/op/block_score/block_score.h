@@ -2,29 +2,33 @@
  * FL_ATTN_LIST_ROWS, ...) of the call), head h and block j of block_tokens keys:
  *   score[i][h][j] = log2 sum over the tile's rows r of 2^(q[r][h] . [k_nope[j][h] | k_pe[j]])
  * if the whole block lies before the tile, else -INFINITY (such blocks are always attended). q carries softmax_scale
- * * log2(e). The sum is taken over rows in order from a maximum of the tile's own scores, so that it depends on the
- * tile alone. Rows: whole tiles only. After FlashPrefill V2's selection rule (notes: mean keys, 128-row tiles).
- * Tolerance: 1e-4 absolute for f32 act, 2e-2 for bf16. Cost: flops 2 (tile rows x visible blocks) n_heads (nope_dim +
- * rope_dim); bytes q, means and scores once. */
+ * * log2(e). The sum is taken over rows in order, from the maximum over the tile's rows of that head and block, so
+ * that a score depends on its tile and block alone. Rows: whole tiles only. After FlashPrefill V2's selection rule
+ * (mean keys, 128-row tiles). Tolerance: 1e-4 absolute for f32 act, 2e-2 for bf16. nope_dim and rope_dim even on
+ * avx512; others refused by name there. Cost: flops 2 (tile rows x visible blocks) n_heads (nope_dim + rope_dim);
+ * bytes q, means and scores once. */
 #ifndef FL_OP_BLOCK_SCORE_H
 #define FL_OP_BLOCK_SCORE_H
 
 #include "op/op_types.h"
 
 typedef struct fl_block_score_args {
-    int32_t rows, pos; /* multiples of FL_ATTN_LIST_ROWS */
+    int32_t rows, pos; /* multiples of FL_ATTN_LIST_ROWS, up to FL_ATTN_LIST_TOKENS_MAX together */
     int32_t n_heads, nope_dim, rope_dim, v_dim;
     const void *q;    /* [rows][n_heads][nope_dim + rope_dim] act, pre-scaled */
     const void *kv;   /* [n_blocks][n_heads][nope_dim + v_dim] act: kv_b of the mean latents; v is not read */
     const void *k_pe; /* [n_blocks][rope_dim] act: mean k_pe */
-    int32_t block_tokens;
-    int32_t n_blocks; /* from block 0 on */
-    float *score;     /* [rows / FL_ATTN_LIST_ROWS][n_heads][n_blocks] */
-    void *scratch;    /* fl_block_score_scratch_bytes, 64-byte aligned */
+    int32_t block_tokens; /* a multiple of FL_KV_PAGE_TOKENS, at most FL_BLOCK_TOKENS_MAX */
+    int32_t n_blocks;     /* from block 0 on; at least 1 */
+    float *score;         /* [rows / FL_ATTN_LIST_ROWS][n_heads][n_blocks] */
+    void *scratch;        /* fl_block_score_scratch_bytes, 64-byte aligned */
 } fl_block_score_args;
 
 int64_t fl_block_score_scratch_bytes(const fl_block_score_args *a);
 fl_err fl_block_score_validate(const fl_block_score_args *a);
 fl_cost fl_block_score_cost(const fl_block_score_args *a);
+
+/* Blocks that lie wholly before tile `tile` of the call: its finite scores. */
+int32_t fl_block_score_visible(const fl_block_score_args *a, int32_t tile);
 
 #endif
