@@ -384,8 +384,9 @@ static void mean_of_steps(fl_backend *be) {
     for (int32_t t = 0; t < PAGES * PAGE; t++)
         for (int32_t j = 0; j < LATENT + 4; j++) {
             int32_t at = j < LATENT ? t % PAGE * LATENT + j : PAGE * LATENT + t % PAGE * 4 + j - LATENT;
-            float value = (float)(t % 128) + (float)(t / 128) * 32;
-            fl_act_store(fl_kv_piece(&kv, pages[t / PAGE]), kv.dtype, at, j < LATENT ? value : -value);
+            int32_t value = t % 128 + t / 128 * 32;
+            fl_act_store(fl_kv_piece(&kv, pages[t / PAGE]), kv.dtype, at,
+                         (float)(j < LATENT ? value : -value));
         }
     uint8_t *latent = zeros(2 * LATENT * 4), *k_pe = zeros(2 * 4 * 4);
     fl_block_mean_args a = {.kv = kv, .pages = pages, .block_tokens = 128, .block = 1, .n_blocks = 2};

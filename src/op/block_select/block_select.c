@@ -40,7 +40,8 @@ fl_err fl_block_select_validate(const fl_block_select_args *a) {
 }
 
 fl_cost fl_block_select_cost(const fl_block_select_args *a) {
-    double lists = (double)a->n_heads * (a->rows / FL_ATTN_LIST_ROWS);
+    int32_t tiles = a->rows / FL_ATTN_LIST_ROWS;
+    double lists = (double)a->n_heads * tiles;
     double score_bytes = (double)a->n_blocks * sizeof(float),
            id_bytes = a->list.planned_blocks * sizeof(uint16_t);
     return (fl_cost){.bytes = lists * (score_bytes + id_bytes + sizeof(int32_t))};
