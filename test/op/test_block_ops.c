@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "op/act.h"
+#include "op/kv_format.h"
 
 enum {
     TILE = FL_ATTN_LIST_ROWS,
@@ -378,14 +379,14 @@ static void scores_by_hand(void **state) {
 static void mean_of_steps(fl_backend *be) {
     enum { LATENT = 16, PAGES = 6 };
     const int32_t pages[PAGES] = {5, 0, 3, 1, 4, 2};
-    fl_kv_layer kv = {.latent_dim = LATENT, .rope_dim = 4, .dtype = FL_DTYPE_BF16};
+    fl_kv_layer kv = {.latent_dim = LATENT, .rope_dim = 4, .format = FL_KV_BF16};
     kv.page_stride_bytes = fl_kv_piece_bytes(&kv);
     kv.base = zeros(PAGES * kv.page_stride_bytes);
     for (int32_t t = 0; t < PAGES * PAGE; t++)
         for (int32_t j = 0; j < LATENT + 4; j++) {
             int32_t at = j < LATENT ? t % PAGE * LATENT + j : PAGE * LATENT + t % PAGE * 4 + j - LATENT;
             int32_t value = t % 128 + t / 128 * 32;
-            fl_act_store(fl_kv_piece(&kv, pages[t / PAGE]), kv.dtype, at,
+            fl_act_store(fl_kv_piece(&kv, pages[t / PAGE]), FL_DTYPE_BF16, at,
                          (float)(j < LATENT ? value : -value));
         }
     uint8_t *latent = zeros(2 * LATENT * 4), *k_pe = zeros(2 * 4 * 4);

@@ -1,5 +1,6 @@
 #include "op/block_mean/block_mean.h"
 
+#include "op/kv_format.h"
 #include "op/validate.h"
 
 fl_err fl_block_mean_validate(const fl_block_mean_args *a) {
@@ -14,6 +15,5 @@ fl_err fl_block_mean_validate(const fl_block_mean_args *a) {
 fl_cost fl_block_mean_cost(const fl_block_mean_args *a) {
     double width = (double)a->kv.latent_dim + a->kv.rope_dim, n = a->n_blocks, tokens = n * a->block_tokens;
     return (fl_cost){.flops = tokens * width,
-                     .bytes = tokens * width * (double)fl_dtype_bytes(a->kv.dtype) +
-                              n * width * FL_COST_ACT_BYTES};
+                     .bytes = tokens * fl_kv_token_bytes(&a->kv) + n * width * FL_COST_ACT_BYTES};
 }

@@ -4,25 +4,26 @@
 #include <string.h>
 
 #include "op/act.h"
+#include "op/kv_format.h"
 #include "opcheck/opcheck_case.h"
 
 typedef struct shape {
     oc_kind kind;
     int32_t latent, rope, block_tokens, block, n_blocks;
-    fl_dtype dtype;
+    fl_kv_format format;
     oc_fill fill;
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 64, 0, 1, FL_DTYPE_BF16, OC_NORMAL},
-    {OC_CHECK, 128, 32, 64, 2, 3, FL_DTYPE_BF16, OC_NORMAL},
-    {OC_CHECK, 128, 32, 128, 0, 3, FL_DTYPE_BF16, OC_LARGE},
-    {OC_CHECK, 128, 32, 128, 1, 2, FL_DTYPE_F32, OC_NORMAL},
-    {OC_CHECK, 512, 64, 192, 1, 2, FL_DTYPE_BF16, OC_SPIKE},
-    {OC_CHECK, 17, 6, 1024, 0, 1, FL_DTYPE_F32, OC_TINY},
-    {OC_CHECK, 33, 10, 1024, 1, 1, FL_DTYPE_BF16, OC_EQUAL},
-    {OC_CHECK, 1024, 1, 64, 1, 1, FL_DTYPE_BF16, OC_ZERO},
-    {OC_BENCH, 128, 32, 128, 0, 256, FL_DTYPE_BF16, OC_NORMAL},
+    {OC_CHECK, 1, 1, 64, 0, 1, FL_KV_BF16, OC_NORMAL},
+    {OC_CHECK, 128, 32, 64, 2, 3, FL_KV_BF16, OC_NORMAL},
+    {OC_CHECK, 128, 32, 128, 0, 3, FL_KV_BF16, OC_LARGE},
+    {OC_CHECK, 128, 32, 128, 1, 2, FL_KV_F32, OC_NORMAL},
+    {OC_CHECK, 512, 64, 192, 1, 2, FL_KV_BF16, OC_SPIKE},
+    {OC_CHECK, 17, 6, 1024, 0, 1, FL_KV_F32, OC_TINY},
+    {OC_CHECK, 33, 10, 1024, 1, 1, FL_KV_BF16, OC_EQUAL},
+    {OC_CHECK, 1024, 1, 64, 1, 1, FL_KV_BF16, OC_ZERO},
+    {OC_BENCH, 128, 32, 128, 0, 256, FL_KV_BF16, OC_NORMAL},
 };
 
 typedef struct fixture {
@@ -38,13 +39,13 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     fixture f = {.s = s};
     int32_t first = s->block * s->block_tokens, n_tokens = s->n_blocks * s->block_tokens;
     int32_t n_pages = (first + n_tokens) / FL_KV_PAGE_TOKENS, width = s->latent + s->rope;
-    f.kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .dtype = s->dtype};
+    f.kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format};
     f.kv.page_stride_bytes = fl_kv_piece_bytes(&f.kv) + 64;
     f.kv.base = oc_memory_fenced(run, n_pages * f.kv.page_stride_bytes);
     memset(f.kv.base, 0xff, (size_t)(n_pages * f.kv.page_stride_bytes));
     f.pages = oc_memory(run, n_pages * (int64_t)sizeof *f.pages);
     for (int32_t i = 0; i < n_pages; i++) f.pages[i] = n_pages - 1 - i;
-    f.values = oc_input(run, s->dtype, n_tokens, width, width);
+    f.values = oc_input(run, fl_kv_format_dtype(s->format), n_tokens, width, width);
     oc_fill_mat(run, &f.values, s->fill);
     for (int32_t t = 0; t < n_tokens; t++) {
         int32_t slot = t % FL_KV_PAGE_TOKENS;
@@ -52,7 +53,7 @@ static fixture make_fixture(oc_run *run, const shape *s) {
         for (int32_t j = 0; j < width; j++) {
             int32_t at = slot * s->latent + j;
             if (j >= s->latent) at = FL_KV_PAGE_TOKENS * s->latent + slot * s->rope + j - s->latent;
-            fl_act_store(piece, s->dtype, at, (float)oc_get(&f.values, t, j));
+            fl_act_store(piece, fl_kv_format_dtype(s->format), at, (float)oc_get(&f.values, t, j));
         }
     }
     f.latent = oc_outs_make(run, run->be->act_dtype, s->n_blocks, s->latent, s->latent);
@@ -111,9 +112,9 @@ static void check_alone(oc_run *run, const fixture *f) {
 }
 
 static void check_shape(oc_run *run, const shape *s) {
-    if (s->dtype == FL_DTYPE_F32 && !run->be->kv_f32) return;
+    if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
     if (!oc_case(run, s->kind, "block_mean dims=%d+%d %s tokens=%d blocks=%d+%d %s", s->latent, s->rope,
-                 fl_dtype_name(s->dtype), s->block_tokens, s->block, s->n_blocks, oc_fill_name(s->fill)))
+                 fl_kv_format_name(s->format), s->block_tokens, s->block, s->n_blocks, oc_fill_name(s->fill)))
         return;
     fixture f = make_fixture(run, s);
     fl_block_mean_args args = make_args(&f, &f.latent.ref, &f.k_pe.ref);
@@ -131,8 +132,8 @@ static void check_shape(oc_run *run, const shape *s) {
 static void check_limits(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "block_mean limits and cost")) return;
     fl_block_mean_args good = {.block_tokens = 128, .block = 1, .n_blocks = 2};
-    good.kv = (fl_kv_layer){
-        .page_stride_bytes = 64 * 12 * 2, .latent_dim = 8, .rope_dim = 4, .dtype = FL_DTYPE_BF16};
+    good.kv =
+        (fl_kv_layer){.page_stride_bytes = 64 * 12 * 2, .latent_dim = 8, .rope_dim = 4, .format = FL_KV_BF16};
     OC_OK(run, fl_block_mean_validate(&good));
     OC_REFUSED_WITH(run, block_mean, good, kv.page_stride_bytes, 64 * 12 * 2 - 1,
                     "block_mean: kv.page_stride_bytes");

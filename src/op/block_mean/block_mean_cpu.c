@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "op/kv_format.h"
 #include "op/op_convert.h"
 
 typedef struct job {
@@ -30,11 +31,12 @@ static void add_page(const void *rows, fl_dtype dtype, int32_t width, float *sum
 static void mean_columns(const job *j, int32_t block, int64_t first, int32_t width, void *out) {
     const fl_block_mean_args *a = j->a;
     float sums[FL_ATTN_HEAD_DIM_MAX];
+    fl_dtype dtype = fl_kv_format_dtype(a->kv.format);
     int32_t n_pages = a->block_tokens / FL_KV_PAGE_TOKENS;
     const int32_t *pages = a->pages + (int64_t)(a->block + block) * n_pages;
     memset(sums, 0, (size_t)width * sizeof *sums);
     for (int32_t i = 0; i < n_pages; i++)
-        add_page(fl_element(fl_kv_piece(&a->kv, pages[i]), a->kv.dtype, first), a->kv.dtype, width, sums);
+        add_page(fl_element(fl_kv_piece(&a->kv, pages[i]), dtype, first), dtype, width, sums);
     for (int32_t i = 0; i < width; i++) sums[i] /= (float)a->block_tokens;
     fl_convert_row(fl_element_mut(out, j->act, (int64_t)block * width), j->act, sums, FL_DTYPE_F32, width);
 }

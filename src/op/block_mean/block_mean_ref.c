@@ -1,6 +1,7 @@
 #include "op/block_mean/block_mean.h"
 
 #include "op/act.h"
+#include "op/kv_format.h"
 #include "op/ref.h"
 
 /* Mean of `width` columns over a block; `first` is where they begin in a page, in elements. */
@@ -10,7 +11,7 @@ static void mean_of(const fl_block_mean_args *a, int32_t block, int32_t first, i
         for (int32_t i = 0; i < a->block_tokens; i++) {
             int32_t pos = block * a->block_tokens + i, slot = pos % FL_KV_PAGE_TOKENS;
             const uint8_t *piece = fl_kv_piece(&a->kv, a->pages[pos / FL_KV_PAGE_TOKENS]);
-            sum += (double)fl_act_load(piece, a->kv.dtype, first + slot * width + j);
+            sum += (double)fl_act_load(piece, fl_kv_format_dtype(a->kv.format), first + slot * width + j);
         }
         out[j] = (float)(sum / a->block_tokens);
     }
