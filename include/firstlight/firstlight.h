@@ -185,7 +185,8 @@ typedef struct fl_request_params {
     int64_t
         document_tokens; /* rows [0, document_tokens) are the document (shared by content with other sessions),
                                 the rest is the tail: few rows over a long context, computed absorbed.
-                                -1 (default) = all but the last, partly filled page of 64 */
+                                -1 (default) = all but the last token. Rounded down to a multiple of 64, 128 with
+                                the policy "blocks" */
     int64_t max_tokens; /* most answer tokens, >= 1; default 256; the answer also ends at the context's end */
     fl_sampling sampling;
     int32_t top_logprobs;     /* alternatives reported a token, 0..FL_TOP_LOGPROBS_MAX; default 0 */

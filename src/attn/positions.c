@@ -34,11 +34,27 @@ void fl_rope_init(const fl_rope_params *p, fl_rope *out) {
     }
 }
 
-void fl_rope_table(const fl_rope *rope, int64_t pos, int32_t rows, float *table) {
+double fl_rope_ntk_theta(double theta, int32_t dim, double factor) {
+    return theta * pow(factor, dim / (dim - 2.0));
+}
+
+void fl_rope_split(fl_rope *rope, double trained_positions, double factor, int32_t near_tokens) {
+    rope->near_tokens = near_tokens;
+    rope->far_divisor = (factor * trained_positions - near_tokens) / (trained_positions - near_tokens);
+}
+
+static double place(const fl_rope *rope, fl_rotation rotation, double position) {
+    if (rotation == FL_ROTATION_EXACT) return position;
+    double far = position / rope->far_divisor;
+    return rotation == FL_ROTATION_FAR_KEY ? far : far + rope->near_tokens * (1 - 1 / rope->far_divisor);
+}
+
+void fl_rope_table(const fl_rope *rope, fl_rotation rotation, int64_t pos, int32_t rows, float *table) {
     int32_t half = rope->dim / 2;
     for (int32_t r = 0; r < rows; r++) {
+        double position = place(rope, rotation, (double)(pos + r));
         for (int32_t i = 0; i < half; i++) {
-            double angle = rope->frequency[i] * (double)(pos + r);
+            double angle = rope->frequency[i] * position;
             float *pair = table + ((int64_t)r * half + i) * 2;
             pair[0] = (float)(cos(angle) * rope->amplitude);
             pair[1] = (float)(sin(angle) * rope->amplitude);

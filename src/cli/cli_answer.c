@@ -30,15 +30,29 @@ static void release_interrupt(void) {
     atomic_store(&running, NULL);
 }
 
+fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_settings *out) {
+    static const char control[] = "random-blocks";
+    fl_settings_default(out);
+    if (strncmp(options->policy, control, sizeof control - 1) == 0)
+        return FL_FAIL(FL_ERR_INVALID, "--policy %s: it is the control of `firstlight eval`", control);
+    out->model_path = options->operands.items[0];
+    out->backend = options->backend;
+    out->kv_dtype = options->kv_cache_dtype;
+    out->policy = options->policy;
+    out->tail = options->tail;
+    out->rope = options->rope;
+    out->rope_factor = options->rope_factor;
+    out->force_positions = options->force_positions;
+    out->calibration = options->calibration;
+    out->n_threads = (int32_t)options->threads;
+    out->ctx_tokens = options->ctx > 0 ? options->ctx : ctx_tokens;
+    out->span_tokens = (int32_t)options->span;
+    return FL_ERR_OK;
+}
+
 fl_err fl_ask_open(const fl_options *options, int64_t ctx_tokens, fl_progress *progress, fl_engine **out) {
     fl_settings settings;
-    fl_settings_default(&settings);
-    settings.model_path = options->operands.items[0];
-    settings.backend = options->backend;
-    settings.kv_dtype = options->kv_cache_dtype;
-    settings.n_threads = (int32_t)options->threads;
-    settings.ctx_tokens = options->ctx > 0 ? options->ctx : ctx_tokens;
-    settings.span_tokens = (int32_t)options->span;
+    FL_TRY(fl_ask_settings(options, ctx_tokens, &settings));
     settings.progress = fl_progress_bytes;
     settings.progress_context = progress;
     fl_progress_begin(progress, "loading");

@@ -6,6 +6,9 @@
 #include "cli/documents.h"
 #include "cli/progress.h"
 
+/* The engine's settings by the options. FL_ERR_INVALID: the policy is for `eval` only. */
+fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_settings *out);
+
 /* Opens the engine for the options. `ctx_tokens` is used where --ctx is 0. */
 fl_err fl_ask_open(const fl_options *options, int64_t ctx_tokens, fl_progress *progress, fl_engine **out);
 

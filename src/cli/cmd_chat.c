@@ -104,6 +104,9 @@ static void print_turn(const chat *c, const fl_answer *a) {
             a->finish == FL_FINISH_CANCELLED ? "; stopped"
             : a->finish == FL_FINISH_LENGTH  ? "; cut off"
                                              : "");
+    fl_engine_info info;
+    fl_engine_get_info(c->engine, &info);
+    if (info.position_warning) fprintf(stderr, "warning: %s\n", info.position_warning);
 }
 
 static fl_err take_turn(chat *c) {

@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/cli_answer.h"
 #include "cli/format.h"
 #include "cli/progress.h"
+#include "engine/attend_config.h"
 #include "model/fingerprint.h"
 #include "model/inspect.h"
 #include "plan/memory_plan.h"
@@ -19,6 +21,7 @@ typedef struct inspecting {
     fl_dry_run *dry;
     fl_memory_sizes sizes;
     fl_memory_plan plan;
+    fl_attend_config attending;
 } inspecting;
 
 static fl_err choose_kv_format(inspecting *in) {
@@ -29,6 +32,7 @@ static fl_err choose_kv_format(inspecting *in) {
         return FL_FAIL(FL_ERR_INVALID,
                        "--kv-cache-dtype f32: only --backend reference stores it; expected auto or bf16");
     in->sizes.kv = fl_kv_shape_of_config(&in->what.config, format);
+    fl_attend_config_shape(&in->attending, &in->sizes.kv);
     return FL_ERR_OK;
 }
 
@@ -36,14 +40,22 @@ static fl_err choose_kv_format(inspecting *in) {
 static fl_err sum_memory(inspecting *in) {
     char name[32];
     const fl_config *config = &in->what.config;
-    int64_t ctx = in->options->ctx > 0 ? in->options->ctx : config->max_position_embeddings;
-    if (ctx > config->max_position_embeddings)
-        return FL_FAIL(FL_ERR_INVALID, "--ctx: the model was trained to %d positions, found %lld",
-                       config->max_position_embeddings, (long long)ctx);
+    fl_settings settings;
+    fl_rope_extension extension;
+    FL_TRY(fl_rope_extension_parse(in->options->rope, in->options->rope_factor, &extension));
+    int64_t most = fl_rope_positions(config, &extension),
+            ctx = in->options->ctx > 0 ? in->options->ctx : most;
+    if (ctx > most && !in->options->force_positions)
+        return FL_FAIL(FL_ERR_INVALID,
+                       "--ctx: the model can be trusted to %lld positions, found %lld: extend it with --rope "
+                       "and --rope-factor",
+                       (long long)most, (long long)ctx);
+    FL_TRY(fl_ask_settings(in->options, ctx, &settings));
+    FL_TRY(fl_attend_config_open(config, &settings, ctx, &in->attending));
     snprintf(name, sizeof name, "count:%s", in->options->backend);
     FL_TRY(fl_backend_open(name, 1, &in->be));
     FL_TRY(choose_kv_format(in));
-    FL_TRY(fl_dry_run_open(config, in->be, &in->sizes.kv, &in->dry));
+    FL_TRY(fl_dry_run_open(config, in->be, &in->sizes.kv, &in->attending.attend, &in->dry));
     in->sizes.ctx_tokens = in->sizes.kv_tokens = ctx;
     in->sizes.span_tokens = fl_memory_plan_span(ctx, (int32_t)in->options->span);
     return fl_memory_plan_make(in->dry, config, &in->sizes, &in->plan);
@@ -138,6 +150,7 @@ int fl_cmd_inspect(const fl_options *options) {
     else if (err == FL_ERR_OK) print_text(&in);
     int code = err == FL_ERR_OK ? 0 : fl_cli_fail("inspect", err);
     fl_dry_run_close(in.dry);
+    fl_attend_config_close(&in.attending);
     fl_backend_close(in.be);
     fl_fingerprint_close(&in.fingerprint);
     fl_checkpoint_close(in.checkpoint);

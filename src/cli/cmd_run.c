@@ -35,8 +35,7 @@ static fl_err answer(running *r) {
     FL_TRY(fl_documents_read(&o->files, &r->documents));
     FL_TRY(fl_prompt_make(&r->documents, question, &r->prompt));
     r->times.load_begin_s = fl_now_s();
-    FL_TRY(fl_ask_open(o, fl_prompt_ctx(o->operands.items[0], &r->prompt, o->max_tokens), &r->progress,
-                       &r->engine));
+    FL_TRY(fl_ask_open(o, fl_prompt_ctx(o, &r->prompt), &r->progress, &r->engine));
     r->times.load_end_s = fl_now_s();
     FL_TRY(tokenise(r));
     FL_TRY(fl_session_open(r->engine, &r->session));

@@ -4,6 +4,7 @@
 #define ASKING  (FL_VERB_RUN | FL_VERB_CHAT)
 #define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE)
 #define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL)
+#define PATTERN (ASKING | BENCHES | FL_VERB_INSPECT)
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
     {                                                                                                        \
@@ -64,11 +65,21 @@ const fl_option fl_option_table[] = {
            "check this one only; without it, all that this CPU can run"),
     SIZE("span", span, "FL_SPAN", "0", 0, 16384, ENGINE | FL_VERB_INSPECT,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
-    CHOICE("kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32",
-           ASKING | BENCHES | FL_VERB_INSPECT,
+    CHOICE("kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32", PATTERN,
            "number format of the KV cache; f32 on the reference backend only"),
-    CHOICE("policy", policy, "FL_POLICY", "full", "full", ASKING | FL_VERB_BENCH_PREFILL,
-           "which tokens attend to which"),
+    TEXT("policy", policy, "FL_POLICY", "full", "NAME[:KEY=VALUE,...]", PATTERN,
+         "what document tokens attend: full, window, window-anchors, segments:N or blocks; settings as in "
+         "blocks:alpha=0.05,window=1k"),
+    CHOICE("tail", tail, "FL_TAIL", "dense", "dense|sparse", PATTERN,
+           "what question and answer attend: everything, or what the document's policy says (loses facts)"),
+    CHOICE("rope", rope, "FL_ROPE", "model", "model|yarn|ntk|two-path", PATTERN,
+           "positions beyond the trained length; model = as the checkpoint says"),
+    REAL("rope-factor", rope_factor, "FL_ROPE_FACTOR", "0", 0, 64, PATTERN,
+         "how many times the trained length, with --rope"),
+    FLAG("force-positions", 0, force_positions, "FL_FORCE_POSITIONS", PATTERN,
+         "run past the trained length without an extension, with a warning"),
+    TEXT("calibration", calibration, "FL_CALIBRATION", NULL, "FILE", PATTERN,
+         "what `calibrate` wrote; without it, calibration.json beside the checkpoint"),
     TEXT("trace", trace, NULL, NULL, "FILE", FL_VERB_RUN,
          "write the timeline as Chrome trace JSON, for ui.perfetto.dev"),
     TEXT("tasks", tasks, NULL, "spark", "NAME[,...]", FL_VERB_EVAL, "tasks or families of tasks to ask"),

@@ -29,6 +29,11 @@ typedef struct fl_options {
     const char *backend;
     const char *kv_cache_dtype;
     const char *policy;
+    const char *tail;
+    const char *rope;
+    double rope_factor;      /* 0 = none */
+    const char *calibration; /* NULL = the checkpoint's own */
+    bool force_positions;
     const char *trace; /* NULL = none */
     bool json, progress, quiet, help;
     bool memory;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/config.h"
+#include "engine/rope_config.h"
 #include "text/tokenizer.h"
 
 /* What a chat template puts around one message, and some. */
@@ -42,9 +42,14 @@ static int64_t count_tokens(const char *model_dir, const fl_prompt *prompt) {
     return n;
 }
 
-int64_t fl_prompt_ctx(const char *model_dir, const fl_prompt *prompt, int64_t answer_tokens) {
+int64_t fl_prompt_ctx(const fl_options *options, const fl_prompt *prompt) {
     fl_config config;
-    if (fl_config_read(model_dir, &config) != FL_ERR_OK) return 0;
-    int64_t need = count_tokens(model_dir, prompt) + answer_tokens + template_tokens;
-    return need < config.max_position_embeddings ? need : config.max_position_embeddings;
+    fl_rope_extension extension;
+    const char *model_dir = options->operands.items[0];
+    if (fl_config_read(model_dir, &config) != FL_ERR_OK ||
+        fl_rope_extension_parse(options->rope, options->rope_factor, &extension) != FL_ERR_OK)
+        return 0;
+    int64_t most = fl_rope_positions(&config, &extension);
+    int64_t need = count_tokens(model_dir, prompt) + options->max_tokens + template_tokens;
+    return need < most || options->force_positions ? need : most;
 }

@@ -15,30 +15,49 @@ const char *fl_version(void) {
 }
 
 void fl_settings_default(fl_settings *settings) {
-    *settings = (fl_settings){.backend = "auto", .kv_dtype = "auto", .requests_max = 64, .check_lock = true};
+    *settings = (fl_settings){.backend = "auto",
+                              .kv_dtype = "auto",
+                              .policy = "full",
+                              .tail = "dense",
+                              .rope = "model",
+                              .requests_max = 64,
+                              .check_lock = true};
+}
+
+/* Never beyond the positions that model and extension were made for, unless forced; then every answer is warned of. */
+static fl_err check_positions(fl_engine *e, const fl_settings *s, int64_t ctx) {
+    int64_t positions = fl_rope_positions(e->config, &e->attending.extension);
+    if (ctx <= positions) return FL_ERR_OK;
+    snprintf(
+        e->position_warning, sizeof e->position_warning,
+        "the model can be trusted to %lld positions, the context has %lld: answers beyond are likely wrong; "
+        "extend it (rope yarn or two-path with rope_factor %lld)",
+        (long long)positions, (long long)ctx,
+        (long long)((ctx + e->config->max_position_embeddings - 1) / e->config->max_position_embeddings));
+    if (s->force_positions) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: %s, or set force_positions", e->position_warning);
 }
 
 static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
-    int64_t ctx = s->ctx_tokens > 0 ? s->ctx_tokens : e->config->max_position_embeddings;
+    fl_rope_extension extension;
+    FL_TRY(fl_rope_extension_parse(s->rope, s->rope_factor, &extension));
+    int64_t ctx = s->ctx_tokens > 0 ? s->ctx_tokens : fl_rope_positions(e->config, &extension);
     int64_t kv = s->kv_tokens > 0 ? s->kv_tokens : ctx;
     int32_t span = s->span_tokens > 0 ? s->span_tokens : FL_SPAN_TOKENS_DEFAULT;
     if (s->ctx_tokens < 0 || ctx < 2 || ctx > CTX_MAX)
         return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: expected 2..%d, found %lld", CTX_MAX,
                        (long long)s->ctx_tokens);
-    if (ctx > e->config->max_position_embeddings)
-        return FL_FAIL(
-            FL_ERR_INVALID,
-            "ctx_tokens: the model was trained to %d positions, %lld were asked for; answers beyond "
-            "would be wrong",
-            e->config->max_position_embeddings, (long long)ctx);
     if (s->kv_tokens < 0 || kv > CTX_MAX)
         return FL_FAIL(FL_ERR_INVALID, "kv_tokens: expected 0..%d, found %lld", CTX_MAX,
                        (long long)s->kv_tokens);
-    if (span % FL_KV_PAGE_TOKENS != 0 || span < FL_KV_PAGE_TOKENS || span > SPAN_MAX)
-        return FL_FAIL(FL_ERR_INVALID, "span_tokens: expected a multiple of %d in %d..%d, found %d",
-                       FL_KV_PAGE_TOKENS, FL_KV_PAGE_TOKENS, SPAN_MAX, span);
     if (s->requests_max < 1 || s->requests_max > 4096)
         return FL_FAIL(FL_ERR_INVALID, "requests_max: expected 1..4096, found %d", s->requests_max);
+    FL_TRY(fl_attend_config_open(e->config, s, ctx, &e->attending));
+    FL_TRY(check_positions(e, s, ctx));
+    int32_t tile = fl_tile_rows(e);
+    if (span % tile != 0 || span < tile || span > SPAN_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "span_tokens: expected a multiple of %d in %d..%d, found %d", tile,
+                       tile, SPAN_MAX, span);
     e->ctx_tokens = (int32_t)ctx;
     e->kv_pages = fl_pages_of(kv);
     e->span_tokens = fl_memory_plan_span(ctx, span);
@@ -53,6 +72,7 @@ static fl_err read_kv_dtype(fl_engine *e, const char *name) {
         return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_dtype: backend %s stores auto, bf16%s; found '%s'",
                        e->be->name, e->be->kv_f32 ? ", f32" : "", name);
     e->kv_shape = fl_kv_shape_of_config(e->config, format);
+    fl_attend_config_shape(&e->attending, &e->kv_shape);
     return FL_ERR_OK;
 }
 
@@ -93,9 +113,14 @@ static fl_err reserve(fl_engine *e) {
     size_t rows = (size_t)fl_step_rows_max(e);
     e->kv = calloc((size_t)c->layers, sizeof *e->kv);
     e->ids = calloc(rows, sizeof(int32_t));
-    e->rope_table = calloc(rows * (size_t)e->rope.dim, sizeof(float));
+    size_t floats = rows * (size_t)e->attending.rope.dim;
+    bool far = e->attending.rope.near_tokens > 0;
+    e->rope_table = calloc(floats, sizeof(float));
+    if (far) e->far_q_table = calloc(floats, sizeof(float));
+    if (far) e->far_k_table = calloc(floats, sizeof(float));
     e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));
-    if (!e->kv || !e->ids || !e->rope_table || !e->found_pages)
+    if (!e->kv || !e->ids || !e->rope_table || !e->found_pages ||
+        (far && (!e->far_q_table || !e->far_k_table)))
         return FL_FAIL(FL_ERR_NOMEM, "step of %zu rows", rows);
     for (int32_t i = 0; i < c->layers; i++) e->kv[i] = fl_kv_pool_layer(e->pool, i);
     return FL_ERR_OK;
@@ -128,9 +153,7 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     FL_TRY(open_text(e, s->model_path));
     FL_TRY(fl_backend_open(s->backend ? s->backend : "auto", s->n_threads, &e->be));
     FL_TRY(read_kv_dtype(e, s->kv_dtype));
-    fl_rope_of_config(e->config, &e->rope);
-    e->softmax_scale = fl_softmax_scale_of_config(e->config, &e->rope);
-    FL_TRY(fl_dry_run_open(e->config, e->be, &e->kv_shape, &e->dry));
+    FL_TRY(fl_dry_run_open(e->config, e->be, &e->kv_shape, &e->attending.attend, &e->dry));
     load_progress progress = {s->progress, s->progress_context, fl_dry_run_weights_bytes(e->dry)};
     FL_TRY(fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights));
     FL_TRY(reserve(e));
@@ -176,10 +199,19 @@ void fl_engine_close(fl_engine *e) {
     free(e->kv);
     free(e->ids);
     free(e->rope_table);
+    free(e->far_q_table);
+    free(e->far_k_table);
+    fl_attend_config_close(&e->attending);
     free(e->found_pages);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);
     free(e);
+}
+
+/* Share of visible blocks that the policy "blocks" attended so far. */
+static double block_density(const fl_engine *e) {
+    int64_t visible = atomic_load(&e->visible);
+    return visible > 0 ? (double)atomic_load(&e->listed) / (double)visible : 1;
 }
 
 void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
@@ -194,5 +226,9 @@ void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
                             .scratch_peak_bytes = atomic_load(&e->scratch_peak_bytes),
                             .n_threads = fl_pool_threads(e->be->pool),
                             .n_vocab = e->config->vocab_size,
-                            .bos_token = e->config->bos_id};
+                            .bos_token = e->config->bos_id,
+                            .policy = e->attending.policy_text,
+                            .position_warning = e->position_warning[0] ? e->position_warning : NULL,
+                            .block_density = block_density(e),
+                            .block_overflow = atomic_load(&e->overflow)};
 }

@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "attn/positions.h"
 #include "base/arena.h"
+#include "engine/attend_config.h"
 #include "engine/sample.h"
 #include "kv/prefix.h"
 #include "model/forward.h"
@@ -99,18 +99,19 @@ struct fl_engine {
     fl_prefix *prefix;
     fl_dry_run *dry;
     fl_sampler *sampler;
-    fl_rope rope;
-    float softmax_scale;
+    fl_attend_config attending;
+    char position_warning[256];
     fl_kv_shape kv_shape;
     int32_t ctx_tokens, kv_pages, span_tokens, requests_max, n_known;
     void *kv_memory, *scratch, *logits_memory;
     int64_t kv_bytes, scratch_bytes, logits_bytes;
     fl_arena arena;
-    atomic_llong scratch_peak_bytes;
+    atomic_llong scratch_peak_bytes, listed, visible, overflow; /* as of the last step */
     /* the step being built; sized once */
-    fl_kv_layer *kv;   /* [layers] */
-    int32_t *ids;      /* [rows max] */
-    float *rope_table; /* [rows max][rope_dim] */
+    fl_kv_layer *kv;                  /* [layers] */
+    int32_t *ids;                     /* [rows max] */
+    float *rope_table;                /* [rows max][rope_dim] */
+    float *far_q_table, *far_k_table; /* alike; NULL with one path */
     fl_kv_rows seqs[2 + FL_DECODE_ROWS_MAX];
     int32_t logit_rows[FL_LOGIT_ROWS_MAX];
     int32_t *found_pages; /* [ctx pages] */
@@ -127,6 +128,11 @@ struct fl_engine {
 /* Positions of a prompt that must be computed, whatever the KV of which prefix is there: from here on. */
 static inline int32_t fl_request_first_row(const fl_request *r) {
     return r->n_prompt - 1 - r->n_scored;
+}
+
+/* Document rows come in whole tiles of so many rows. */
+static inline int32_t fl_tile_rows(const fl_engine *e) {
+    return fl_policy_tile_rows(&e->attending.policy);
 }
 
 static inline int32_t fl_pages_of(int64_t tokens) {

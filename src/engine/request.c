@@ -94,9 +94,8 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     r->n_scored = (int32_t)p->score_tokens;
     r->on_logits = p->on_logits;
     r->on_logits_context = p->on_logits_context;
-    r->document_end = p->document_tokens >= 0
-                          ? (int32_t)p->document_tokens
-                          : fl_request_first_row(r) / FL_KV_PAGE_TOKENS * FL_KV_PAGE_TOKENS;
+    r->document_end = p->document_tokens >= 0 ? (int32_t)p->document_tokens : fl_request_first_row(r);
+    r->document_end -= r->document_end % fl_tile_rows(e); /* what is left over is few rows: tail */
     r->sampling = p->sampling;
     r->ignore_eos = p->ignore_eos;
     r->submit_s = r->phase_start_s = fl_now_s();

@@ -71,7 +71,8 @@ static int32_t keep_common(const fl_session *s, const fl_request *r) {
     int32_t part = common % FL_KV_PAGE_TOKENS;
     if (part > 0 && fl_kv_pool_references(s->engine->pool, s->pages[common / FL_KV_PAGE_TOKENS]) > 1)
         common -= part;
-    return common;
+    /* Document rows begin at whole tiles. */
+    return common < r->document_end ? common - common % fl_tile_rows(s->engine) : common;
 }
 
 /* Keeps the longer of the session's own prefix and the cache's document pages. */
@@ -81,8 +82,9 @@ static void reuse(fl_session *s, const fl_request *r) {
     int32_t first_row = fl_request_first_row(r);
     int32_t document = r->document_end < first_row ? r->document_end : first_row;
     fl_prefix_key key;
-    int32_t n_found =
-        fl_prefix_find(e->prefix, r->prompt, document / FL_KV_PAGE_TOKENS, e->found_pages, &key);
+    const fl_prefix_query query = {r->prompt, document / FL_KV_PAGE_TOKENS,
+                                   fl_tile_rows(e) / FL_KV_PAGE_TOKENS};
+    int32_t n_found = fl_prefix_find(e->prefix, &query, e->found_pages, &key);
     if (n_found * FL_KV_PAGE_TOKENS >= common) {
         drop_pages(s, 0);
         memcpy(s->pages, e->found_pages, (size_t)n_found * sizeof(int32_t));

@@ -24,7 +24,13 @@ int32_t fl_step_rows_max(const fl_engine *e) {
 static void add_rows(building *b, const fl_session *s, const int32_t *ids, int32_t pos, int32_t n) {
     fl_engine *e = b->e;
     memcpy(e->ids + b->rows, ids, (size_t)n * sizeof(int32_t));
-    fl_rope_table(&e->rope, pos, n, e->rope_table + (int64_t)b->rows * e->rope.dim);
+    const fl_rope *rope = &e->attending.rope;
+    int64_t at = (int64_t)b->rows * rope->dim;
+    fl_rope_table(rope, FL_ROTATION_EXACT, pos, n, e->rope_table + at);
+    if (rope->near_tokens > 0) {
+        fl_rope_table(rope, FL_ROTATION_FAR_QUERY, pos, n, e->far_q_table + at);
+        fl_rope_table(rope, FL_ROTATION_FAR_KEY, pos, n, e->far_k_table + at);
+    }
     e->seqs[b->n_seqs++] = (fl_kv_rows){.row = b->rows, .n_rows = n, .pos = pos, .pages = s->pages};
     b->rows += n;
 }
@@ -159,11 +165,14 @@ static fl_err forward(building *b) {
     const fl_step step = {.rows = b->rows,
                           .ids = e->ids,
                           .rope_table = e->rope_table,
+                          .far_q_table = e->far_q_table,
+                          .far_k_table = e->far_k_table,
+                          .attend = &e->attending.attend,
                           .seqs = e->seqs,
                           .n_seqs = b->n_seqs,
                           .n_document = b->document_rows > 0,
                           .kv = e->kv,
-                          .softmax_scale = e->softmax_scale,
+                          .softmax_scale = e->attending.softmax_scale,
                           .logit_rows = e->logit_rows,
                           .n_logit_rows = b->n_logits,
                           .logits = e->logits_memory,
@@ -171,6 +180,9 @@ static fl_err forward(building *b) {
                           .on_layer_context = b};
     fl_err err = fl_forward(e->weights, &step, &e->arena);
     atomic_store(&e->scratch_peak_bytes, e->arena.peak_bytes);
+    atomic_store(&e->listed, e->attending.listed);
+    atomic_store(&e->visible, e->attending.visible);
+    atomic_store(&e->overflow, e->attending.overflow);
     return err;
 }
 
@@ -188,16 +200,18 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     after_decode(&b);
 }
 
-/* Row counts on both sides of every choice an op makes by size, document and tail rows alike. */
+/* Row counts on both sides of every choice an op makes by size, document and tail rows alike; blocks come in whole
+ * tiles. */
 fl_err fl_step_warm(fl_engine *e) {
-    static const int32_t sizes[][2] = {{0, 1}, {1, 0}, {0, 20}, {20, 0}, {192, 0}};
+    static const int32_t sizes[][2] = {{0, 1}, {1, 0}, {0, 20}, {20, 0}, {256, 0}};
     const fl_session session = {.pages = e->found_pages};
     for (int32_t i = 0; i < 4; i++) e->found_pages[i] = i < e->kv_pages ? i : 0;
     memset(e->ids, 0, (size_t)fl_step_rows_max(e) * sizeof(int32_t));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         building b = {.e = e, .document_rows = sizes[i][0]};
         int32_t rows = sizes[i][0] + sizes[i][1];
-        if (rows > e->ctx_tokens) continue;
+        bool whole = sizes[i][0] % FL_ATTN_LIST_ROWS == 0 || !e->attending.attend.blocks;
+        if (rows > e->ctx_tokens || !whole) continue;
         add_rows(&b, &session, e->ids, 0, rows);
         e->logit_rows[b.n_logits++] = 0;
         FL_TRY(forward(&b));

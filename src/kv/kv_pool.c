@@ -15,7 +15,8 @@ fl_kv_layer fl_kv_shape_layer(const fl_kv_shape *shape, int32_t layer) {
                       .rope_dim = shape->rope_dim,
                       .format = shape->format,
                       .group = shape->group,
-                      .n_outliers = shape->n_outliers};
+                      .n_outliers = shape->n_outliers,
+                      .planes = shape->planes};
     if (shape->n_outliers > 0) kv.outliers = shape->outliers + layer * shape->n_outliers;
     kv.page_stride_bytes = fl_kv_piece_bytes(&kv) * shape->n_layers;
     return kv;

@@ -11,6 +11,7 @@ typedef struct fl_kv_shape {
     int32_t n_layers, latent_dim, rope_dim;
     fl_kv_format format;
     int32_t group;      /* fl_kv_layer.group; fl_kv_format_group if nothing else is asked for */
+    int32_t planes;     /* rotations of k_pe kept; 0 counts as 1 */
     int32_t n_outliers; /* of every layer */
     const uint16_t
         *outliers; /* [n_layers][n_outliers] latent dimensions, ascending in a layer; borrowed for as long

@@ -88,21 +88,27 @@ static int32_t find_page(const fl_prefix *p, const fl_prefix_key *key, const fl_
     return NONE;
 }
 
-int32_t fl_prefix_find(fl_prefix *p, const int32_t *tokens, int32_t n_pages, int32_t *pages,
-                       fl_prefix_key *key) {
-    *key = (fl_prefix_key){{0}};
+int32_t fl_prefix_find(fl_prefix *p, const fl_prefix_query *query, int32_t *pages, fl_prefix_key *key) {
+    fl_prefix_key at = {{0}};
     uint64_t now = ++p->clock;
-    for (int32_t i = 0; i < n_pages; i++) {
+    int32_t n = 0, whole = 0;
+    *key = at;
+    for (; n < query->n_pages; n++) {
+        const int32_t *tokens = query->tokens + (int64_t)n * FL_KV_PAGE_TOKENS;
         fl_prefix_key next;
-        if (!page_key(p, key, tokens + (int64_t)i * FL_KV_PAGE_TOKENS, &next)) return i;
-        int32_t page = find_page(p, &next, key, tokens + (int64_t)i * FL_KV_PAGE_TOKENS);
-        if (page == NONE) return i;
+        if (!page_key(p, &at, tokens, &next)) break;
+        int32_t page = find_page(p, &next, &at, tokens);
+        if (page == NONE) break;
         fl_kv_pool_hold(p->pool, page);
         p->entries[page].last_use = now;
-        pages[i] = page;
-        *key = next;
+        pages[n] = page;
+        at = next;
+        if ((n + 1) % query->multiple != 0) continue;
+        whole = n + 1;
+        *key = at;
     }
-    return n_pages;
+    for (int32_t i = whole; i < n; i++) fl_kv_pool_drop(p->pool, pages[i]);
+    return whole;
 }
 
 void fl_prefix_add(fl_prefix *p, fl_prefix_key *key, const int32_t *tokens, int32_t index, int32_t page) {

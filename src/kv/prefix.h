@@ -17,10 +17,15 @@ typedef struct fl_prefix_key {
 fl_err fl_prefix_open(fl_kv_pool *pool, fl_prefix **out);
 void fl_prefix_close(fl_prefix *prefix);
 
-/* Finds the longest run of cached pages for tokens[0 .. n_pages * 64), takes a reference on each for the caller and
- * writes them to pages[]. *key becomes the key of the last one found (zero for none). Returns how many. */
-int32_t fl_prefix_find(fl_prefix *prefix, const int32_t *tokens, int32_t n_pages, int32_t *pages,
-                       fl_prefix_key *key);
+typedef struct fl_prefix_query {
+    const int32_t *tokens; /* [n_pages * FL_KV_PAGE_TOKENS] from position 0 */
+    int32_t n_pages;
+    int32_t multiple; /* only so many pages at once are of use, >= 1 */
+} fl_prefix_query;
+
+/* Finds the longest run of cached pages, a multiple of query->multiple, takes a reference on each for the caller and
+ * writes them to pages[n_pages]. *key becomes the key of the last one found (zero for none). Returns how many. */
+int32_t fl_prefix_find(fl_prefix *prefix, const fl_prefix_query *query, int32_t *pages, fl_prefix_key *key);
 
 /* Enters `page`, the index-th of its timeline, holding these 64 tokens, after the page of *key; *key becomes its key.
  * If an equal page is there already, nothing changes but *key. */

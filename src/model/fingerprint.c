@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char *const side_files[] = {"config.json",         "generation_config.json",
-                                         "tokenizer.json",      "tokenizer_config.json",
-                                         "chat_template.jinja", "model.safetensors.index.json"};
+static const char *const side_files[] = {
+    "config.json",         "generation_config.json",       "tokenizer.json",  "tokenizer_config.json",
+    "chat_template.jinja", "model.safetensors.index.json", "calibration.json"};
 
 enum { N_SIDE_FILES = sizeof side_files / sizeof side_files[0], ERROR_BYTES = 512 };
 

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "model/weights.h"
+#include "op/attend.h"
 
 /* Where the step is, told after each layer; returning false ends the step with FL_ERR_CANCELLED. */
 typedef bool fl_layer_fn(void *context, int32_t layers_done);
@@ -17,6 +18,9 @@ typedef struct fl_step {
     int32_t rows;
     const int32_t *ids;      /* [rows] */
     const float *rope_table; /* [rows][rope_dim / 2][2] */
+    const float *far_q_table,
+        *far_k_table;        /* alike, for distances of attend->near_tokens and more; else NULL */
+    const fl_attend *attend; /* NULL = every row attends everything before it */
     const fl_kv_rows
         *seqs; /* [n_seqs] in row order: first the n_document document pieces, then tail pieces */
     int32_t n_seqs, n_document;

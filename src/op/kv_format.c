@@ -43,8 +43,10 @@ fl_kv_layout fl_kv_layout_of(const fl_kv_layer *layer) {
     }
     at.scales_bytes = FL_KV_PAGE_TOKENS * codes;
     at.outliers_bytes = at.scales_bytes + FL_KV_PAGE_TOKENS * scales;
-    at.k_pe_bytes = at.outliers_bytes + FL_KV_PAGE_TOKENS * outliers;
-    at.piece_bytes = at.k_pe_bytes + FL_KV_PAGE_TOKENS * layer->rope_dim * element;
+    int64_t planes = layer->planes > 0 ? layer->planes : 1;
+    int64_t plane_bytes = FL_KV_PAGE_TOKENS * layer->rope_dim * element;
+    at.k_pe_bytes = at.outliers_bytes + FL_KV_PAGE_TOKENS * outliers + layer->plane * plane_bytes;
+    at.piece_bytes = at.k_pe_bytes + (planes - layer->plane) * plane_bytes;
     return at;
 }
 

@@ -7,6 +7,8 @@
  *                      [64][groups], bf16 outliers[64][n_outliers], bf16 k_pe[64][rope_dim]; groups of `group`
  *   int4-naive, int2-naive   as bf16: what kv_write put there was rounded to 16 or 4 levels
  *
+ * With several planes there are as many k_pe parts, one behind the other: the same keys by another rotation each.
+ *
  * A token's bytes depend on that token alone (the naive controls aside), so a page written token by token equals one
  * written at once. */
 #ifndef FL_OP_KV_FORMAT_H
@@ -40,7 +42,7 @@ typedef struct fl_kv_layout {
     int32_t groups;       /* of a token; 0 in plain formats */
     int64_t scales_bytes; /* offset of the scales */
     int64_t outliers_bytes;
-    int64_t k_pe_bytes;
+    int64_t k_pe_bytes;  /* of the plane in use */
     int64_t piece_bytes; /* of the whole piece */
 } fl_kv_layout;
 

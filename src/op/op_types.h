@@ -58,6 +58,8 @@ typedef struct fl_kv_layer {
     int32_t group;            /* int4: latent dimensions that share scale and minimum, 32 or 64; else 0 */
     int32_t n_outliers;       /* int4: 0..FL_KV_OUTLIERS_MAX; else 0 */
     const uint16_t *outliers; /* [n_outliers] latent dimensions, ascending; borrowed */
+    int32_t planes;           /* rotations of k_pe that a piece holds, one after another; 0 counts as 1 */
+    int32_t plane;            /* the one that ops read and write */
 } fl_kv_layer;
 
 /* Consecutive rows of a step that belong to one token timeline: row `row + i` is at position `pos + i`, and

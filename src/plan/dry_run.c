@@ -8,6 +8,7 @@ struct fl_dry_run {
     fl_backend *count;
     fl_weights *shapes;
     fl_kv_layer *kv; /* [layers] */
+    const fl_attend *attend;
     int32_t *logit_rows;
     int32_t logit_rows_max;
 };
@@ -21,10 +22,11 @@ fl_kv_shape fl_kv_shape_of_config(const fl_config *config, fl_kv_format format) 
 }
 
 fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, const fl_kv_shape *kv,
-                       fl_dry_run **out) {
+                       const fl_attend *attend, fl_dry_run **out) {
     fl_dry_run *dry = calloc(1, sizeof *dry);
     if (!dry) return FL_FAIL(FL_ERR_NOMEM, "plan");
     fl_err err;
+    dry->attend = attend;
     FL_TRY_GOTO(fl_backend_open_count(like, &dry->count));
     FL_TRY_GOTO(fl_weights_shape(dry->count, config, &dry->shapes));
     dry->kv = calloc((size_t)config->layers, sizeof *dry->kv);
@@ -82,6 +84,9 @@ fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *ou
                           .n_document = rows->document_rows > 0,
                           .kv = dry->kv,
                           .rope_table = unread_table,
+                          .far_q_table = unread_table,
+                          .far_k_table = unread_table,
+                          .attend = dry->attend,
                           .softmax_scale = 1,
                           .logit_rows = dry->logit_rows,
                           .n_logit_rows = rows->n_logits};

@@ -23,9 +23,10 @@ typedef struct fl_dry_cost {
 /* A model's KV in a format, with the format's usual groups and no outliers. */
 fl_kv_shape fl_kv_shape_of_config(const fl_config *config, fl_kv_format format);
 
-/* For a backend with the formats of `like`. On success the caller owns *out. */
+/* For a backend with the formats of `like`, rows that attend as `attend` says (borrowed; NULL = everything). On success
+ * the caller owns *out. */
 fl_err fl_dry_run_open(const fl_config *config, const fl_backend *like, const fl_kv_shape *kv,
-                       fl_dry_run **out);
+                       const fl_attend *attend, fl_dry_run **out);
 void fl_dry_run_close(fl_dry_run *dry);
 
 int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);

@@ -49,6 +49,30 @@ static void add_timeline(fixture *f, int32_t n, int32_t *pages) {
     for (int32_t i = 0; i < n; i++) fl_kv_pool_drop(f->pool, pages[i]);
 }
 
+static int32_t find(fixture *f, const int32_t *tokens, int32_t n_pages, int32_t *found, fl_prefix_key *key) {
+    const fl_prefix_query query = {tokens, n_pages, 1};
+    return fl_prefix_find(f->prefix, &query, found, key);
+}
+
+/* Policies that compute rows in tiles of two pages take pairs only; the odd page's reference is given back. */
+static void finds_whole_multiples(void **state) {
+    (void)state;
+    fixture f;
+    int32_t pages[PAGES], found[PAGES];
+    fl_prefix_key key, at_two;
+    open_fixture(&f);
+    add_timeline(&f, 3, pages);
+    assert_int_equal(find(&f, f.tokens, 2, found, &at_two), 2);
+    for (int32_t i = 0; i < 2; i++) fl_kv_pool_drop(f.pool, found[i]);
+    const fl_prefix_query query = {f.tokens, 4, 2};
+    assert_int_equal(fl_prefix_find(f.prefix, &query, found, &key), 2);
+    assert_memory_equal(&key, &at_two, sizeof key);
+    assert_int_equal(fl_kv_pool_references(f.pool, pages[1]), 2);
+    assert_int_equal(fl_kv_pool_references(f.pool, pages[2]), 1);
+    for (int32_t i = 0; i < 2; i++) fl_kv_pool_drop(f.pool, found[i]);
+    close_fixture(&f);
+}
+
 static void finds_the_longest_equal_prefix(void **state) {
     (void)state;
     fixture f;
@@ -57,17 +81,16 @@ static void finds_the_longest_equal_prefix(void **state) {
     open_fixture(&f);
     add_timeline(&f, 4, pages);
     assert_int_equal(fl_kv_pool_free_pages(f.pool), PAGES - 4);
-    assert_int_equal(fl_prefix_find(f.prefix, f.tokens, 6, found, &key), 4);
+    assert_int_equal(find(&f, f.tokens, 6, found, &key), 4);
     assert_memory_equal(found, pages, 4 * sizeof *found);
     for (int32_t i = 0; i < 4; i++) {
         assert_int_equal(fl_kv_pool_references(f.pool, found[i]), 2);
         fl_kv_pool_drop(f.pool, found[i]);
     }
     f.tokens[2 * PAGE + 63]++; /* the last token of the third page */
-    assert_int_equal(fl_prefix_find(f.prefix, f.tokens, 4, found, &key), 2);
+    assert_int_equal(find(&f, f.tokens, 4, found, &key), 2);
     for (int32_t i = 0; i < 2; i++) fl_kv_pool_drop(f.pool, found[i]);
-    assert_int_equal(fl_prefix_find(f.prefix, f.tokens + PAGE, 1, found, &key),
-                     0); /* same page, other place */
+    assert_int_equal(find(&f, f.tokens + PAGE, 1, found, &key), 0); /* same page, other place */
     close_fixture(&f);
 }
 
@@ -96,8 +119,7 @@ static void eviction_takes_old_ends_first_and_spares_what_is_held(void **state) 
     assert_int_equal(fl_kv_pool_free_pages(f.pool), 0);
     fl_prefix_evict(f.prefix, 2);
     assert_int_equal(fl_kv_pool_free_pages(f.pool), 2);
-    assert_int_equal(fl_prefix_find(f.prefix, f.tokens, 3, found, &key),
-                     1); /* its beginning is still there */
+    assert_int_equal(find(&f, f.tokens, 3, found, &key), 1); /* its beginning is still there */
     fl_prefix_evict(f.prefix, PAGES);
     assert_int_equal(fl_kv_pool_free_pages(f.pool), PAGES - 1); /* the held page stays */
     assert_int_equal(fl_kv_pool_references(f.pool, found[0]), 2);
@@ -122,6 +144,7 @@ static void pool_runs_out_cleanly(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_the_longest_equal_prefix),
+        cmocka_unit_test(finds_whole_multiples),
         cmocka_unit_test(an_equal_page_is_entered_once),
         cmocka_unit_test(eviction_takes_old_ends_first_and_spares_what_is_held),
         cmocka_unit_test(pool_runs_out_cleanly),

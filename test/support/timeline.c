@@ -35,7 +35,7 @@ fl_err timeline_open(const timeline_options *o, timeline **out) {
     FL_TRY_GOTO(t->be->alloc(t->be, t->scratch_bytes, &t->scratch));
     fl_arena_init(&t->arena, t->scratch, t->scratch_bytes);
     const fl_config *c = &t->weights->config;
-    fl_rope_of_config(c, &t->rope);
+    fl_rope_of_config(c, NULL, &t->rope);
     t->softmax_scale = fl_softmax_scale_of_config(c, &t->rope);
     *out = t;
     return FL_ERR_OK;
@@ -73,7 +73,7 @@ fl_err timeline_run(timeline *t, const timeline_step *s) {
         free(logit_rows);
         return FL_FAIL(FL_ERR_NOMEM, "step");
     }
-    fl_rope_table(&t->rope, s->pos, s->rows, table);
+    fl_rope_table(&t->rope, FL_ROTATION_EXACT, s->pos, s->rows, table);
     for (int32_t i = 0; i < s->n_logits; i++) logit_rows[i] = s->rows - s->n_logits + i;
     const fl_step step = {.rows = s->rows,
                           .ids = s->ids,

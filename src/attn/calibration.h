@@ -1,0 +1,44 @@
+/* What `firstlight calibrate` measured of a checkpoint, kept as calibration.json beside it: budgets of the policy
+ * "blocks", temperatures of extended positions, outlier dimensions of the int4 KV format. Fields of the file, all optional
+ * but the first four:
+ *   format 1, layers, heads, latent_dim     must match the checkpoint
+ *   length                                  tokens of the documents measured
+ *   block                                   64 or 128
+ *   density                                 share of visible blocks attended at that length, for predictions
+ *   alpha                                   share of the best block's score from which on a block is attended
+ *   alpha_by_head, bias                     [layers][heads]; in place of alpha; log2, added to a block's mean
+ *   dense_heads                             [[layer, head], ...] that attend everything
+ *   temperature                             [layers], factors of the softmax scale
+ *   outliers                                [layers][n], n <= 8 latent dimensions, ascending
+ *   measured                                whatever the run found: for people, not read */
+#ifndef FL_ATTN_CALIBRATION_H
+#define FL_ATTN_CALIBRATION_H
+
+#include "op/op_types.h"
+
+#define FL_CALIBRATION_NAME "calibration.json"
+
+typedef struct fl_calibration {
+    int32_t layers, heads, latent_dim;
+    int64_t length;
+    int32_t block;         /* 0 = not said */
+    double density, alpha; /* 0 = not said */
+    float *alpha_by_head;  /* [layers][heads] or NULL */
+    float *bias;           /* [layers][heads] or NULL */
+    bool *dense;           /* [layers][heads] or NULL */
+    float *temperature;    /* [layers] or NULL */
+    uint16_t *outliers;    /* [layers][n_outliers] or NULL */
+    int32_t n_outliers;
+} fl_calibration;
+
+/* Reads dir/name for a model of these dimensions (set in *out by the caller, all else 0). FL_ERR_DATA, FL_ERR_IO: it
+ * cannot be read. FL_ERR_CONFIG: not a calibration of this model (detail names the field). The caller closes *out in any
+ * case. */
+fl_err fl_calibration_read(const char *dir, const char *name, fl_calibration *out);
+
+/* The same from a text, for tests and fuzzing. `name` is what errors call it. */
+fl_err fl_calibration_parse(const char *name, const char *text, size_t text_bytes, fl_calibration *out);
+
+void fl_calibration_close(fl_calibration *c);
+
+#endif

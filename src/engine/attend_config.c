@@ -1,0 +1,89 @@
+#include "engine/attend_config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+/* Share of visible blocks that lists are planned to hold: what costs are predicted with until steps have told. */
+#define PLANNED_DENSITY 0.25
+
+static fl_err read_calibration(const fl_config *model, const fl_settings *s, fl_attend_config *c) {
+    const char *path = s->calibration;
+    c->calibration =
+        (fl_calibration){.layers = model->layers, .heads = model->heads, .latent_dim = model->kv_lora_rank};
+    if (path && *path == '\0') return FL_ERR_OK;
+    if (!path && !fl_file_exists(s->model_path, FL_CALIBRATION_NAME)) return FL_ERR_OK;
+    c->calibrated = true;
+    if (!path) return fl_calibration_read(s->model_path, FL_CALIBRATION_NAME, &c->calibration);
+    return fl_calibration_read(*path == '/' ? "/" : ".", path, &c->calibration);
+}
+
+/* The policy's own number wins over the calibration's, by head or for all, over the default. */
+static float alpha_of(const fl_attend_config *c, size_t head) {
+    if (c->policy.alpha > 0) return (float)c->policy.alpha;
+    if (c->calibration.alpha_by_head) return c->calibration.alpha_by_head[head];
+    return (float)(c->calibration.alpha > 0 ? c->calibration.alpha : FL_POLICY_ALPHA);
+}
+
+static fl_err set_blocks(const fl_config *model, fl_attend_config *c) {
+    size_t n = (size_t)model->layers * (size_t)model->heads;
+    fl_attend *a = &c->attend;
+    a->log2_alpha = c->log2_alpha = malloc(n * sizeof(float));
+    a->mean_bias = c->mean_bias = malloc(n * sizeof(float));
+    if (!c->log2_alpha || !c->mean_bias) return FL_FAIL(FL_ERR_NOMEM, "policy of %zu heads", n);
+    for (size_t i = 0; i < n; i++) {
+        c->log2_alpha[i] = log2f(alpha_of(c, i));
+        c->mean_bias[i] = log2f((float)a->block_tokens) + (c->calibration.bias ? c->calibration.bias[i] : 0);
+    }
+    a->dense = c->calibration.dense;
+    a->planned_density = c->calibration.density > 0 ? c->calibration.density : PLANNED_DENSITY;
+    a->listed = &c->listed;
+    a->visible = &c->visible;
+    a->overflow = &c->overflow;
+    return FL_ERR_OK;
+}
+
+static fl_err set_tail(const fl_settings *s, fl_attend_config *c) {
+    if (!s->tail || strcmp(s->tail, "dense") == 0) return FL_ERR_OK;
+    if (strcmp(s->tail, "sparse") != 0)
+        return FL_FAIL(FL_ERR_INVALID, "tail: expected dense or sparse, found '%s'", s->tail);
+    if (c->attend.blocks)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "tail sparse: blocks are chosen for document rows only");
+    c->attend.tail_sparse = true;
+    return FL_ERR_OK;
+}
+
+fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings, int64_t ctx_tokens,
+                             fl_attend_config *c) {
+    *c = (fl_attend_config){0};
+    FL_TRY(fl_rope_extension_parse(settings->rope, settings->rope_factor, &c->extension));
+    FL_TRY(read_calibration(model, settings, c));
+    FL_TRY(fl_policy_parse(settings->policy, ctx_tokens, &c->policy));
+    if (fl_policy_is_blocks(&c->policy) && c->calibration.block > 0 && !strstr(settings->policy, "block="))
+        c->policy.block = c->calibration.block;
+    fl_policy_write(&c->policy, c->policy_text);
+    fl_rope_of_config(model, &c->extension, &c->rope);
+    c->softmax_scale = fl_softmax_scale_of_config(model, &c->rope);
+    c->attend = fl_policy_attend(&c->policy);
+    c->attend.near_tokens = c->rope.near_tokens;
+    /* Measured for extended positions: without an extension the trained scale is right. */
+    if (c->extension.method != FL_ROPE_MODEL) c->attend.temperature = c->calibration.temperature;
+    if (c->attend.blocks) FL_TRY(set_blocks(model, c));
+    return set_tail(settings, c);
+}
+
+void fl_attend_config_close(fl_attend_config *c) {
+    free(c->log2_alpha);
+    free(c->mean_bias);
+    c->log2_alpha = c->mean_bias = NULL;
+    fl_calibration_close(&c->calibration);
+}
+
+void fl_attend_config_shape(const fl_attend_config *c, fl_kv_shape *shape) {
+    shape->planes = c->rope.near_tokens > 0 ? 2 : 1;
+    if (shape->format != FL_KV_INT4) return;
+    shape->n_outliers = c->calibration.n_outliers;
+    shape->outliers = c->calibration.outliers;
+}

@@ -1,0 +1,32 @@
+/* From settings, calibration and the checkpoint's dimensions to what rows attend. */
+#ifndef FL_ENGINE_ATTEND_CONFIG_H
+#define FL_ENGINE_ATTEND_CONFIG_H
+
+#include "attn/calibration.h"
+#include "attn/policy.h"
+#include "engine/rope_config.h"
+#include "kv/kv_pool.h"
+
+typedef struct fl_attend_config {
+    fl_policy policy;
+    char policy_text[FL_POLICY_TEXT_BYTES];
+    fl_rope_extension extension;
+    fl_rope rope;
+    float softmax_scale;
+    fl_calibration calibration;
+    bool calibrated;
+    fl_attend attend;
+    float *log2_alpha, *mean_bias; /* [layers][heads], of attend */
+    /* of what block lists held, grown by steps */
+    int64_t listed, visible, overflow;
+} fl_attend_config;
+
+/* *config must stay where it is while `attend` is in use. The caller closes it in any case. */
+fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings, int64_t ctx_tokens,
+                             fl_attend_config *config);
+void fl_attend_config_close(fl_attend_config *config);
+
+/* What the KV format takes from it: outlier dimensions, a plane of k_pe for each rotation. */
+void fl_attend_config_shape(const fl_attend_config *config, fl_kv_shape *shape);
+
+#endif

@@ -1,0 +1,256 @@
+/* Document rows: many, non-absorbed. Keys and values of the visible tokens are rebuilt from the stored latents, split by
+ * split, and go through the one kernel over one running state, in this order:
+ *   anchors   compacted keys at multiples of anchor_step, those that are not near
+ *   splits    the near keys, or those of listed blocks; splits that no row of the piece sees are left out
+ *   means     one pseudo-key for each block that is not listed
+ * The first call is the same for every row of a timeline however it is cut into steps: it holds position 0, where the
+ * kernel takes the origin of a row's exponents from, by the exact rotation. */
+#include "model/attention.h"
+
+typedef enum call_kind { CALL_NONE, CALL_ANCHORS, CALL_SPLIT, CALL_MEANS } call_kind;
+
+typedef struct call {
+    call_kind kind;
+    int32_t first; /* position of the first key; of means, number of the first block */
+    int32_t n_keys;
+    const fl_path *path;
+} call;
+
+typedef struct document {
+    fl_attention *t;
+    const fl_kv_rows *piece;
+    int32_t end;      /* position behind the last row */
+    int32_t n_blocks; /* whole blocks before `end` */
+    int32_t n_calls;  /* in all */
+    int32_t n_done;   /* made so far, or counted so far while n_calls is 0 */
+    bool counting;
+    fl_attn_list list;
+    void *mean_kv, *mean_k_pe[FL_PATHS_MAX]; /* of all blocks */
+    void *latent, *k_pe, *kv;                /* keys and values in use */
+    call loaded;                             /* which they are */
+    fl_attn_prefill_args args;
+} document;
+
+/* ---- keys and values ---- */
+
+/* The latents and one plane of k_pe of a call's keys, from the pages. */
+static fl_err read_keys(const document *d, const call *c) {
+    const fl_attention *t = d->t;
+    bool spread = c->kind == CALL_ANCHORS;
+    fl_kv_read_args args = {.kv = *t->kv, .pages = d->piece->pages, .n = spread ? 1 : c->n_keys};
+    args.kv.plane = c->path->k_plane;
+    for (int32_t i = 0; i < c->n_keys; i += args.n) {
+        args.pos = c->first + (spread ? i * t->attend->anchor_step : i);
+        args.latent = fl_attention_at(t, d->latent, (int64_t)i * t->latent);
+        args.k_pe = fl_attention_at(t, d->k_pe, (int64_t)i * t->rope);
+        FL_TRY(t->w->be->op->kv_read(t->w->be, &args));
+    }
+    return FL_ERR_OK;
+}
+
+/* Keys and values of a call; what the call before it had is kept. */
+static fl_err load_keys(document *d, const call *c) {
+    bool again = d->loaded.kind == c->kind && d->loaded.first == c->first;
+    if (again && d->loaded.path == c->path) return FL_ERR_OK;
+    FL_TRY(read_keys(d, c));
+    d->loaded = *c;
+    if (again) return FL_ERR_OK;
+    return fl_dense_run(
+        d->t->w->be,
+        &(fl_dense_args){
+            .w = &d->t->layer->kv_b, .x = d->latent, .rows = c->n_keys, .out = FL_MATMUL_ACT, .y = d->kv});
+}
+
+static void use_means(document *d, const call *c) {
+    const fl_attention *t = d->t;
+    d->args.kv = fl_attention_at(t, d->mean_kv, (int64_t)c->first * t->layer->kv_b.n);
+    d->args.k_pe = fl_attention_at(t, d->mean_k_pe[c->path->k_plane], (int64_t)c->first * t->rope);
+    d->args.key_pos = c->first * t->attend->block_tokens;
+    d->args.key_step = t->attend->block_tokens;
+    d->args.key_bias = t->attend->mean_bias + (int64_t)t->layer_index * t->heads;
+}
+
+static fl_err use_tokens(document *d, const call *c) {
+    const fl_attend *attend = d->t->attend;
+    FL_TRY(load_keys(d, c));
+    d->args.kv = d->kv;
+    d->args.k_pe = d->k_pe;
+    d->args.key_pos = c->first;
+    d->args.key_step = c->kind == CALL_ANCHORS ? attend->anchor_step : 1;
+    d->args.key_bias = NULL;
+    d->args.view = fl_path_view(c->path, attend->view);
+    d->args.view.far = c->kind == CALL_ANCHORS;
+    return FL_ERR_OK;
+}
+
+/* ---- calls ---- */
+
+static fl_err make_call(document *d, const call *c) {
+    fl_attention *t = d->t;
+    d->n_done++;
+    if (d->counting) return FL_ERR_OK;
+    d->args.q = fl_attention_at(t, c->path->q, (int64_t)d->piece->row * t->heads * (t->nope + t->rope));
+    d->args.n_keys = c->n_keys;
+    d->args.means = c->kind == CALL_MEANS;
+    if (d->args.means) use_means(d, c);
+    else FL_TRY(use_tokens(d, c));
+    d->args.first = d->n_done == 1;
+    d->args.last = d->n_done == d->n_calls;
+    return t->w->be->op->attn_prefill(t->w->be, &d->args);
+}
+
+/* Whether a row of the piece may see a key of [first, first + n). */
+static bool touches(const document *d, const fl_attn_view *v, int32_t first, int32_t n) {
+    int32_t low = d->piece->pos, last = first + n - 1;
+    int32_t nearest = low > last ? low - last : 0, farthest = d->end - 1 - first; /* distances there are */
+    if (farthest < v->distance_first) return false;
+    if (v->distance_end > 0 && nearest >= v->distance_end) return false;
+    if (v->far || v->window == 0 || nearest < v->window || first < v->sinks) return true;
+    return v->segment > 0 && last / v->segment >= low / v->segment;
+}
+
+/* Keys [first, first + n * step) by every path on which a row sees one of them; the very first call in any case. */
+static fl_err call_paths(document *d, call_kind kind, int32_t first, int32_t n, int32_t step) {
+    const fl_attention *t = d->t;
+    for (int32_t p = 0; p < t->n_paths; p++) {
+        fl_attn_view view = fl_path_view(&t->paths[p], t->attend->view);
+        view.far = kind == CALL_ANCHORS;
+        if (d->n_done > 0 && !touches(d, &view, first, (n - 1) * step + 1)) continue;
+        const call c = {.kind = kind, .first = first, .n_keys = n, .path = &t->paths[p]};
+        FL_TRY(make_call(d, &c));
+    }
+    return FL_ERR_OK;
+}
+
+static int32_t split_of(int32_t left) {
+    return left < FL_ATTN_SPLIT_TOKENS ? left : FL_ATTN_SPLIT_TOKENS;
+}
+
+static fl_err call_all(document *d, bool counting) {
+    const fl_attention *t = d->t;
+    int32_t step = t->attend->anchor_step, n_anchors = step > 0 ? (d->end + step - 1) / step : 0;
+    d->counting = counting;
+    d->n_done = 0;
+    for (int32_t i = 0; i < n_anchors; i += FL_ATTN_SPLIT_TOKENS)
+        FL_TRY(call_paths(d, CALL_ANCHORS, i * step, split_of(n_anchors - i), step));
+    for (int32_t i = 0; i < d->end; i += FL_ATTN_SPLIT_TOKENS)
+        FL_TRY(call_paths(d, CALL_SPLIT, i, split_of(d->end - i), 1));
+    for (int32_t i = 0; i < d->n_blocks; i += FL_ATTN_SPLIT_TOKENS) {
+        /* Means are far by nature: the last path. */
+        const call c = {CALL_MEANS, i, split_of(d->n_blocks - i), &t->paths[t->n_paths - 1]};
+        FL_TRY(make_call(d, &c));
+    }
+    if (counting) d->n_calls = d->n_done;
+    return FL_ERR_OK;
+}
+
+/* ---- blocks ---- */
+
+/* Means of all whole blocks, and what kv_b makes of them: the exact means of every head's keys and values. */
+static fl_err make_means(document *d) {
+    fl_attention *t = d->t;
+    fl_backend *be = t->w->be;
+    void *latent;
+    FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->latent, &latent));
+    FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->layer->kv_b.n, &d->mean_kv));
+    for (int32_t p = 0; p < t->n_paths; p++) {
+        FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->rope, &d->mean_k_pe[p]));
+        fl_block_mean_args args = {.kv = *t->kv,
+                                   .pages = d->piece->pages,
+                                   .block_tokens = t->attend->block_tokens,
+                                   .n_blocks = d->n_blocks,
+                                   .latent = latent,
+                                   .k_pe = d->mean_k_pe[p]};
+        args.kv.plane = p;
+        FL_TRY(be->op->block_mean(be, &args));
+    }
+    return fl_dense_run(
+        be,
+        &(fl_dense_args){
+            .w = &t->layer->kv_b, .x = latent, .rows = d->n_blocks, .out = FL_MATMUL_ACT, .y = d->mean_kv});
+}
+
+static fl_err score_blocks(document *d, float **score) {
+    fl_attention *t = d->t;
+    fl_backend *be = t->w->be;
+    int64_t tiles = d->piece->n_rows / FL_ATTN_LIST_ROWS;
+    FL_TRY(fl_arena_take(t->arena, tiles * t->heads * d->n_blocks, sizeof(float), score));
+    fl_block_score_args args = {.rows = d->piece->n_rows,
+                                .pos = d->piece->pos,
+                                .n_heads = t->heads,
+                                .nope_dim = t->nope,
+                                .rope_dim = t->rope,
+                                .v_dim = t->v,
+                                .q = fl_attention_at(t, t->paths[0].q, /* continuous positions */
+                                                     (int64_t)d->piece->row * t->heads * (t->nope + t->rope)),
+                                .kv = d->mean_kv,
+                                .k_pe = d->mean_k_pe[0],
+                                .block_tokens = t->attend->block_tokens,
+                                .n_blocks = d->n_blocks,
+                                .score = *score};
+    int64_t mark = fl_arena_mark(t->arena);
+    FL_TRY(fl_arena_take(t->arena, fl_block_score_scratch_bytes(&args), 1, &args.scratch));
+    FL_TRY(be->op->block_score(be, &args));
+    fl_arena_reset(t->arena, mark);
+    return FL_ERR_OK;
+}
+
+/* Lists for the piece's tiles: means, scores, selection. */
+static fl_err make_lists(document *d) {
+    fl_attention *t = d->t;
+    fl_backend *be = t->w->be;
+    const fl_attend *attend = t->attend;
+    int64_t tiles = d->piece->n_rows / FL_ATTN_LIST_ROWS, at = (int64_t)t->layer_index * t->heads;
+    d->n_blocks = d->end / attend->block_tokens;
+    d->list.capacity = attend->list_capacity;
+    d->list.planned_blocks =
+        attend->planned_density * (d->piece->pos + 0.5 * d->piece->n_rows) / FL_KV_PAGE_TOKENS;
+    FL_TRY(fl_arena_take(t->arena, tiles * t->heads * d->list.capacity, sizeof(uint16_t), &d->list.ids));
+    FL_TRY(fl_arena_take(t->arena, tiles * t->heads, sizeof(int32_t), &d->list.n));
+    FL_TRY(make_means(d));
+    float *score;
+    FL_TRY(score_blocks(d, &score));
+    const fl_block_select_args select = {.rows = d->piece->n_rows,
+                                         .pos = d->piece->pos,
+                                         .n_heads = t->heads,
+                                         .block_tokens = attend->block_tokens,
+                                         .n_blocks = d->n_blocks,
+                                         .score = score,
+                                         .log2_alpha = attend->log2_alpha + at,
+                                         .dense = attend->dense ? attend->dense + at : NULL,
+                                         .sink_tokens = attend->sink_tokens,
+                                         .window_tokens = attend->window_tokens,
+                                         .random_seed = attend->random_seed,
+                                         .list = d->list,
+                                         .listed = attend->listed,
+                                         .visible = attend->visible,
+                                         .overflow = attend->overflow};
+    FL_TRY(be->op->block_select(be, &select));
+    d->args.list = &d->list;
+    return FL_ERR_OK;
+}
+
+fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece) {
+    int64_t mark = fl_arena_mark(t->arena);
+    document d = {.t = t, .piece = piece, .end = piece->pos + piece->n_rows};
+    int32_t most = split_of(d.end);
+    d.args = (fl_attn_prefill_args){.rows = piece->n_rows,
+                                    .pos = piece->pos,
+                                    .n_heads = t->heads,
+                                    .nope_dim = t->nope,
+                                    .rope_dim = t->rope,
+                                    .v_dim = t->v,
+                                    .n_keys = most,
+                                    .out = fl_attention_at(t, t->out, (int64_t)piece->row * t->heads * t->v)};
+    if (t->attend->blocks) FL_TRY(make_lists(&d));
+    FL_TRY(fl_attention_take(t, (int64_t)most * t->latent, &d.latent));
+    FL_TRY(fl_attention_take(t, (int64_t)most * t->rope, &d.k_pe));
+    FL_TRY(fl_attention_take(t, (int64_t)most * t->layer->kv_b.n, &d.kv));
+    FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_state_bytes(d.args.rows, d.args.n_heads, d.args.v_dim), 1,
+                         &d.args.state));
+    FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_scratch_bytes(&d.args), 1, &d.args.scratch));
+    FL_TRY(call_all(&d, true));
+    FL_TRY(call_all(&d, false));
+    fl_arena_reset(t->arena, mark);
+    return FL_ERR_OK;
+}

@@ -1,0 +1,158 @@
+/* Tail rows: few, over all stored keys, absorbed in the latent space. Where they see keys in several parts (two
+ * rotations; a sparse tail), each part is a call, joined by log-sum-exp. */
+#include "model/attention.h"
+
+/* Rows a call of attn_absorbed takes, times the splits they see: bounds its partial results at any depth. */
+enum { ABSORBED_SPLIT_ROWS = 4096 };
+
+/* One call: some keys by one rotation. */
+typedef struct part {
+    const fl_path *path;
+    void *q; /* [rows][heads][latent + rope] */
+    fl_attn_view view;
+    int32_t key_step;
+} part;
+
+typedef struct tail {
+    fl_attention *t;
+    int32_t row0, rows;
+    part parts[FL_ATTN_MERGE_PARTS_MAX];
+    int32_t n_parts;
+    void *out; /* [rows][heads][latent] */
+} tail;
+
+/* Queries of the tail rows in the latent space by one rotation: [q_nope absorbed | q_pe]. */
+static fl_err absorb_queries(const tail *a, const fl_path *path, void *q_latent) {
+    const fl_attention *t = a->t;
+    fl_backend *be = t->w->be;
+    int32_t q_dim = t->nope + t->rope, wide = t->latent + t->rope;
+    const fl_matmul_head_args absorb = {.x = fl_attention_at(t, path->q, (int64_t)a->row0 * t->heads * q_dim),
+                                        .x_row_stride = (int64_t)t->heads * q_dim,
+                                        .x_head_stride = q_dim,
+                                        .w = t->layer->absorb,
+                                        .n_heads = t->heads,
+                                        .rows = a->rows,
+                                        .y = q_latent,
+                                        .y_row_stride = (int64_t)t->heads * wide,
+                                        .y_head_stride = wide};
+    FL_TRY(be->op->matmul_head(be, &absorb));
+    for (int32_t h = 0; h < t->heads; h++) {
+        const fl_rope_args turn = {.x = t->q_raw + ((int64_t)a->row0 * t->heads + h) * q_dim + t->nope,
+                                   .x_stride = (int64_t)t->heads * q_dim,
+                                   .table = path->table + (int64_t)a->row0 * t->rope,
+                                   .rows = a->rows,
+                                   .n_heads = 1,
+                                   .rope_dim = t->rope,
+                                   .scale = t->softmax_scale,
+                                   .y = fl_attention_at(t, q_latent, (int64_t)h * wide + t->latent),
+                                   .y_stride = (int64_t)t->heads * wide};
+        FL_TRY(be->op->rope(be, &turn));
+    }
+    return FL_ERR_OK;
+}
+
+/* The parts of the keys that tail rows see, and their queries. */
+static fl_err open_parts(tail *a) {
+    fl_attention *t = a->t;
+    const fl_attend *attend = t->attend;
+    for (int32_t i = 0; i < t->n_paths; i++) {
+        fl_attn_view near = {0}, far;
+        void *q;
+        FL_TRY(fl_attention_take(t, (int64_t)a->rows * t->heads * (t->latent + t->rope), &q));
+        FL_TRY(absorb_queries(a, &t->paths[i], q));
+        if (attend->tail_sparse) near = attend->view;
+        far = near;
+        far.far = true;
+        a->parts[a->n_parts++] =
+            (part){.path = &t->paths[i], .q = q, .view = fl_path_view(&t->paths[i], near)};
+        if (attend->tail_sparse && attend->anchor_step > 0)
+            a->parts[a->n_parts++] = (part){.path = &t->paths[i],
+                                            .q = q,
+                                            .view = fl_path_view(&t->paths[i], far),
+                                            .key_step = attend->anchor_step};
+    }
+    return FL_ERR_OK;
+}
+
+/* Some rows of one timeline against one part. `row` counts from row0. */
+static fl_err attend_part(const tail *a, const part *p, const fl_kv_rows *rows, int64_t row, void *out,
+                          float *lse) {
+    const fl_attention *t = a->t;
+    fl_backend *be = t->w->be;
+    int64_t mark = fl_arena_mark(t->arena);
+    fl_attn_absorbed_args args = {.seqs = rows,
+                                  .n_seqs = 1,
+                                  .rows = rows->n_rows,
+                                  .n_heads = t->heads,
+                                  .kv = *t->kv,
+                                  .view = p->view,
+                                  .key_step = p->key_step,
+                                  .q = fl_attention_at(t, p->q, row * t->heads * (t->latent + t->rope)),
+                                  .out = out,
+                                  .lse = lse};
+    args.kv.plane = p->path->k_plane;
+    int64_t bytes =
+        fl_attn_absorbed_scratch_bytes(rows->n_rows, t->heads, t->latent, rows->pos + rows->n_rows - 1);
+    FL_TRY(fl_arena_take(t->arena, bytes, 1, &args.scratch));
+    FL_TRY(be->op->attn_absorbed(be, &args));
+    fl_arena_reset(t->arena, mark);
+    return FL_ERR_OK;
+}
+
+/* Some rows of one timeline against all parts. */
+static fl_err attend_rows(const tail *a, const fl_kv_rows *rows, int64_t row) {
+    fl_attention *t = a->t;
+    fl_backend *be = t->w->be;
+    int64_t mark = fl_arena_mark(t->arena), elements = (int64_t)rows->n_rows * t->heads * t->latent;
+    void *out = fl_attention_at(t, a->out, row * t->heads * t->latent);
+    if (a->n_parts == 1) return attend_part(a, &a->parts[0], rows, row, out, NULL);
+    fl_attn_merge_args merge = {
+        .n_parts = a->n_parts, .rows = rows->n_rows, .n_heads = t->heads, .dim = t->latent, .out = out};
+    for (int32_t i = 0; i < a->n_parts; i++) {
+        void *part_out;
+        float *lse;
+        FL_TRY(fl_attention_take(t, elements, &part_out));
+        FL_TRY(fl_arena_take(t->arena, (int64_t)rows->n_rows * t->heads, sizeof(float), &lse));
+        FL_TRY(attend_part(a, &a->parts[i], rows, row, part_out, lse));
+        merge.part[i] = part_out;
+        merge.part_lse[i] = lse;
+    }
+    FL_TRY(be->op->attn_merge(be, &merge));
+    fl_arena_reset(t->arena, mark);
+    return FL_ERR_OK;
+}
+
+/* Tail rows of one timeline in groups small enough that their partial results stay bounded. */
+static fl_err attend_piece(const tail *a, const fl_kv_rows *piece) {
+    for (int32_t i = 0; i < piece->n_rows;) {
+        int32_t splits = (piece->pos + piece->n_rows) / FL_ATTN_ABSORBED_SPLIT_TOKENS + 1;
+        int32_t most = ABSORBED_SPLIT_ROWS / splits > 0 ? ABSORBED_SPLIT_ROWS / splits : 1;
+        int32_t n = piece->n_rows - i < most ? piece->n_rows - i : most;
+        const fl_kv_rows rows = {.n_rows = n, .pos = piece->pos + i, .pages = piece->pages};
+        FL_TRY(attend_rows(a, &rows, piece->row + i - a->row0));
+        i += n;
+    }
+    return FL_ERR_OK;
+}
+
+fl_err fl_attend_tail(fl_attention *t, int32_t row0, int32_t rows) {
+    fl_backend *be = t->w->be;
+    int64_t mark = fl_arena_mark(t->arena);
+    tail a = {.t = t, .row0 = row0, .rows = rows};
+    FL_TRY(fl_attention_take(t, (int64_t)rows * t->heads * t->latent, &a.out));
+    FL_TRY(open_parts(&a));
+    for (int32_t i = t->step->n_document; i < t->step->n_seqs; i++)
+        FL_TRY(attend_piece(&a, &t->step->seqs[i]));
+    const fl_matmul_head_args back = {.x = a.out,
+                                      .x_row_stride = (int64_t)t->heads * t->latent,
+                                      .x_head_stride = t->latent,
+                                      .w = t->layer->unabsorb,
+                                      .n_heads = t->heads,
+                                      .rows = rows,
+                                      .y = fl_attention_at(t, t->out, (int64_t)row0 * t->heads * t->v),
+                                      .y_row_stride = (int64_t)t->heads * t->v,
+                                      .y_head_stride = t->v};
+    FL_TRY(be->op->matmul_head(be, &back));
+    fl_arena_reset(t->arena, mark);
+    return FL_ERR_OK;
+}
