@@ -32,15 +32,18 @@ static fl_err set_blocks(const fl_config *model, fl_attend_config *c) {
     fl_attend *a = &c->attend;
     a->log2_alpha = c->log2_alpha = malloc(n * sizeof(float));
     a->mean_bias = c->mean_bias = malloc(n * sizeof(float));
-    if (!c->log2_alpha || !c->mean_bias) return FL_FAIL(FL_ERR_NOMEM, "policy of %zu heads", n);
+    c->listed = calloc(n, sizeof(int64_t));
+    c->visible = calloc((size_t)model->layers, sizeof(int64_t));
+    if (!c->log2_alpha || !c->mean_bias || !c->listed || !c->visible)
+        return FL_FAIL(FL_ERR_NOMEM, "policy of %zu heads", n);
     for (size_t i = 0; i < n; i++) {
         c->log2_alpha[i] = log2f(alpha_of(c, i));
         c->mean_bias[i] = log2f((float)a->block_tokens) + (c->calibration.bias ? c->calibration.bias[i] : 0);
     }
     a->dense = c->calibration.dense;
     a->planned_density = c->calibration.density > 0 ? c->calibration.density : PLANNED_DENSITY;
-    a->listed = &c->listed;
-    a->visible = &c->visible;
+    a->listed = c->listed;
+    a->visible = c->visible;
     a->overflow = &c->overflow;
     return FL_ERR_OK;
 }
@@ -57,7 +60,7 @@ static fl_err set_tail(const fl_settings *s, fl_attend_config *c) {
 
 fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings, int64_t ctx_tokens,
                              fl_attend_config *c) {
-    *c = (fl_attend_config){0};
+    *c = (fl_attend_config){.n_layers = model->layers, .n_heads = model->heads};
     FL_TRY(fl_rope_extension_parse(settings->rope, settings->rope_factor, &c->extension));
     FL_TRY(read_calibration(model, settings, c));
     FL_TRY(fl_policy_parse(settings->policy, ctx_tokens, &c->policy));
@@ -77,8 +80,19 @@ fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings
 void fl_attend_config_close(fl_attend_config *c) {
     free(c->log2_alpha);
     free(c->mean_bias);
+    free(c->listed);
+    free(c->visible);
     c->log2_alpha = c->mean_bias = NULL;
+    c->listed = c->visible = NULL;
     fl_calibration_close(&c->calibration);
+}
+
+double fl_attend_config_density(const fl_attend_config *c) {
+    int64_t listed = 0, visible = 0;
+    if (!c->listed) return 1;
+    for (int32_t i = 0; i < c->n_layers * c->n_heads; i++) listed += c->listed[i];
+    for (int32_t i = 0; i < c->n_layers; i++) visible += c->visible[i] * c->n_heads;
+    return visible > 0 ? (double)listed / (double)visible : 1;
 }
 
 void fl_attend_config_shape(const fl_attend_config *c, fl_kv_shape *shape) {

@@ -17,14 +17,20 @@ typedef struct fl_attend_config {
     bool calibrated;
     fl_attend attend;
     float *log2_alpha, *mean_bias; /* [layers][heads], of attend */
-    /* of what block lists held, grown by steps */
-    int64_t listed, visible, overflow;
+    /* What block lists held, grown by steps. */
+    int64_t *listed;  /* [layers][heads] */
+    int64_t *visible; /* [layers] */
+    int64_t overflow;
+    int32_t n_layers, n_heads;
 } fl_attend_config;
 
 /* *config must stay where it is while `attend` is in use. The caller closes it in any case. */
 fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings, int64_t ctx_tokens,
                              fl_attend_config *config);
 void fl_attend_config_close(fl_attend_config *config);
+
+/* Share of visible blocks that lists held so far; 1 without lists. */
+double fl_attend_config_density(const fl_attend_config *config);
 
 /* What the KV format takes from it: outlier dimensions, a plane of k_pe for each rotation. */
 void fl_attend_config_shape(const fl_attend_config *config, fl_kv_shape *shape);

@@ -208,12 +208,6 @@ void fl_engine_close(fl_engine *e) {
     free(e);
 }
 
-/* Share of visible blocks that the policy "blocks" attended so far. */
-static double block_density(const fl_engine *e) {
-    int64_t visible = atomic_load(&e->visible);
-    return visible > 0 ? (double)atomic_load(&e->listed) / (double)visible : 1;
-}
-
 void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
     *out = (fl_engine_info){.model_type = e->config->model_type_name,
                             .backend = e->be->name,
@@ -229,6 +223,6 @@ void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
                             .bos_token = e->config->bos_id,
                             .policy = e->attending.policy_text,
                             .position_warning = e->position_warning[0] ? e->position_warning : NULL,
-                            .block_density = block_density(e),
+                            .block_density = atomic_load(&e->density),
                             .block_overflow = atomic_load(&e->overflow)};
 }

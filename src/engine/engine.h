@@ -106,7 +106,8 @@ struct fl_engine {
     void *kv_memory, *scratch, *logits_memory;
     int64_t kv_bytes, scratch_bytes, logits_bytes;
     fl_arena arena;
-    atomic_llong scratch_peak_bytes, listed, visible, overflow; /* as of the last step */
+    atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
+    _Atomic double density;
     /* the step being built; sized once */
     fl_kv_layer *kv;                  /* [layers] */
     int32_t *ids;                     /* [rows max] */

@@ -180,8 +180,7 @@ static fl_err forward(building *b) {
                           .on_layer_context = b};
     fl_err err = fl_forward(e->weights, &step, &e->arena);
     atomic_store(&e->scratch_peak_bytes, e->arena.peak_bytes);
-    atomic_store(&e->listed, e->attending.listed);
-    atomic_store(&e->visible, e->attending.visible);
+    atomic_store(&e->density, fl_attend_config_density(&e->attending));
     atomic_store(&e->overflow, e->attending.overflow);
     return err;
 }

@@ -135,7 +135,7 @@ static fl_err call_all(document *d, bool counting) {
         FL_TRY(call_paths(d, CALL_ANCHORS, i * step, split_of(n_anchors - i), step));
     for (int32_t i = 0; i < d->end; i += FL_ATTN_SPLIT_TOKENS)
         FL_TRY(call_paths(d, CALL_SPLIT, i, split_of(d->end - i), 1));
-    for (int32_t i = 0; i < d->n_blocks; i += FL_ATTN_SPLIT_TOKENS) {
+    for (int32_t i = 0; i < d->n_blocks && !t->attend->drop_means; i += FL_ATTN_SPLIT_TOKENS) {
         /* Means are far by nature: the last path. */
         const call c = {CALL_MEANS, i, split_of(d->n_blocks - i), &t->paths[t->n_paths - 1]};
         FL_TRY(make_call(d, &c));
@@ -222,15 +222,17 @@ static fl_err make_lists(document *d) {
                                          .window_tokens = attend->window_tokens,
                                          .random_seed = attend->random_seed,
                                          .list = d->list,
-                                         .listed = attend->listed,
-                                         .visible = attend->visible,
+                                         .listed = attend->listed ? attend->listed + at : NULL,
                                          .overflow = attend->overflow};
+    if (attend->visible) /* a tile sees its own blocks and all before */
+        attend->visible[t->layer_index] +=
+            tiles * (2 * d->piece->pos + d->piece->n_rows + FL_ATTN_LIST_ROWS) / 2 / FL_KV_PAGE_TOKENS;
     FL_TRY(be->op->block_select(be, &select));
     d->args.list = &d->list;
     return FL_ERR_OK;
 }
 
-fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece) {
+fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, void *out, float *lse) {
     int64_t mark = fl_arena_mark(t->arena);
     document d = {.t = t, .piece = piece, .end = piece->pos + piece->n_rows};
     int32_t most = split_of(d.end);
@@ -241,7 +243,8 @@ fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece) {
                                     .rope_dim = t->rope,
                                     .v_dim = t->v,
                                     .n_keys = most,
-                                    .out = fl_attention_at(t, t->out, (int64_t)piece->row * t->heads * t->v)};
+                                    .out = out,
+                                    .lse = lse};
     if (t->attend->blocks) FL_TRY(make_lists(&d));
     FL_TRY(fl_attention_take(t, (int64_t)most * t->latent, &d.latent));
     FL_TRY(fl_attention_take(t, (int64_t)most * t->rope, &d.k_pe));

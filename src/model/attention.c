@@ -111,7 +111,12 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
         FL_TRY(rotate_queries(&t, &t.paths[i]));
         FL_TRY(store(&t, i == 0 ? step->rope_table : step->far_k_table, i));
     }
-    for (int32_t i = 0; i < step->n_document; i++) FL_TRY(fl_attend_document(&t, &step->seqs[i]));
+    for (int32_t i = 0; i < step->n_document; i++) {
+        const fl_kv_rows *piece = &step->seqs[i];
+        FL_TRY(fl_attend_document(&t, piece, fl_attention_at(&t, t.out, (int64_t)piece->row * t.heads * t.v),
+                                  NULL));
+        if (t.attend->probe) FL_TRY(fl_attend_measure(&t, piece));
+    }
     int32_t tail = step->n_document < step->n_seqs ? step->seqs[step->n_document].row : step->rows;
     if (tail < step->rows) FL_TRY(fl_attend_tail(&t, tail, step->rows - tail));
     return fl_dense_run(

@@ -53,8 +53,13 @@ static inline fl_attn_view fl_path_view(const fl_path *path, fl_attn_view view) 
     return view;
 }
 
-/* Write t->out for one document piece; for the tail rows from row0 on. */
-fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece);
+/* A document piece attends as t->attend says. out: [piece->n_rows][heads][v]; lse: [piece->n_rows][heads] or NULL. */
+fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, void *out, float *lse);
+
+/* Measures for t->attend->probe what lists would keep of the piece's last tile. */
+fl_err fl_attend_measure(fl_attention *t, const fl_kv_rows *piece);
+
+/* Writes t->out for the tail rows, those from row0 on. */
 fl_err fl_attend_tail(fl_attention *t, int32_t row0, int32_t rows);
 
 #endif

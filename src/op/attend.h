@@ -5,6 +5,20 @@
 
 #include "op/op_types.h"
 
+/* What calibration measures beside a step, on the last tile of rows of each document piece: the attention that block
+ * lists keep at each alpha of a grid. Sums over rows, by alpha, layer and head: [n_alphas][layers][heads]. */
+typedef struct fl_attend_probe {
+    int32_t n_alphas;
+    const float *log2_alpha; /* [n_alphas] */
+    double *kept;            /* sum of 2^(lse of listed keys - lse of all keys) */
+    double *bias,
+        *weight; /* sum of w log2(mass of the keys not listed / mass of their means) and of w, the share of
+                                the mass that is not listed */
+    int64_t *listed;  /* blocks of 64 listed in the tiles */
+    int64_t *visible; /* [layers] blocks of 64 visible in the tiles, of one head and alpha */
+    int64_t *rows;    /* [layers] that were measured, of one head and alpha */
+} fl_attend_probe;
+
 typedef struct fl_attend {
     /* Document rows: the near keys of `view`, and of the others those at multiples of anchor_step (0 = none). */
     fl_attn_view view;
@@ -26,8 +40,11 @@ typedef struct fl_attend {
     /* Positions: 0 = one rotation for all distances; else keys nearer than this are rotated exactly, farther ones by the
      * step's far tables. */
     int32_t near_tokens;
-    const float *temperature;             /* [layers] factors of the softmax scale, or NULL */
-    int64_t *listed, *visible, *overflow; /* grow by ids listed, ids visible, ids left out; or NULL */
+    const float *temperature; /* [layers] factors of the softmax scale, or NULL */
+    bool drop_means;          /* blocks that are not listed are left out */
+    fl_attend_probe *probe;   /* or NULL */
+    /* Grow by ids listed [layers][heads], ids visible [layers] (of one head), ids left out for want of room; or NULL. */
+    int64_t *listed, *visible, *overflow;
 } fl_attend;
 
 #endif
