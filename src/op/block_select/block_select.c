@@ -46,3 +46,11 @@ fl_cost fl_block_select_cost(const fl_block_select_args *a) {
            id_bytes = a->list.planned_blocks * sizeof(uint16_t);
     return (fl_cost){.bytes = lists * (score_bytes + id_bytes + sizeof(int32_t))};
 }
+
+void fl_block_select_count(const fl_block_select_args *a) {
+    if (!a->listed) return;
+    for (int32_t i = 0; i < a->rows / FL_ATTN_LIST_ROWS * a->n_heads; i++) {
+        int32_t end = a->pos + (i / a->n_heads + 1) * FL_ATTN_LIST_ROWS;
+        a->listed[i % a->n_heads] += a->list.n[i] < 0 ? end / FL_KV_PAGE_TOKENS : a->list.n[i];
+    }
+}

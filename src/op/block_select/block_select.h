@@ -28,11 +28,16 @@ typedef struct fl_block_select_args {
     uint64_t random_seed;
     fl_attn_list list; /* ids and n are written */
     int64_t *overflow; /* grows; or NULL */
+    int64_t
+        *listed; /* [n_heads] grow by the ids listed, of a dense head by all that its tiles see; or NULL */
 } fl_block_select_args;
 
 /* Ids that are always listed for one tile: sinks, window and the tile itself; the most that any position of the tile
  * makes of them. */
 int32_t fl_block_select_forced(int32_t block_tokens, int32_t sink_tokens, int32_t window_tokens);
+
+/* Adds to `listed` what the finished lists hold: for the backends that run on the host. */
+void fl_block_select_count(const fl_block_select_args *a);
 
 fl_err fl_block_select_validate(const fl_block_select_args *a);
 fl_cost fl_block_select_cost(const fl_block_select_args *a);

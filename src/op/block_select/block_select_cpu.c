@@ -142,5 +142,6 @@ fl_err fl_block_select_cpu(fl_backend *be, const fl_block_select_args *a) {
     job j = {.a = a};
     fl_pool_run(be->pool, a->rows / FL_ATTN_LIST_ROWS, select_tile, &j);
     if (a->overflow) *a->overflow += atomic_load(&j.left_out);
+    fl_block_select_count(a);
     return FL_ERR_OK;
 }

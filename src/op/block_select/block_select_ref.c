@@ -95,5 +95,6 @@ fl_err fl_block_select_ref(fl_backend *be, const fl_block_select_args *a) {
             select_blocks(&c, head, a->list.ids + (int64_t)i * a->list.capacity, &a->list.n[i]);
         if (a->overflow) *a->overflow += left_out;
     }
+    fl_block_select_count(a);
     return FL_ERR_OK;
 }

@@ -79,7 +79,7 @@ static void check_shape(oc_run *run, const shape *s) {
 static void check_limits(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "kv_read limits and cost")) return;
     fl_kv_read_args good = {.pos = 3, .n = 5};
-    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_KV_BF16, 0, 0, NULL};
+    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_KV_BF16, 0, 0, NULL, 0, 0};
     OC_OK(run, fl_kv_read_validate(&good));
     OC_ACCEPTED_WITH(run, kv_read, good, n, 1);
     OC_REFUSED_WITH(run, kv_read, good, n, 0, "kv_read: n");

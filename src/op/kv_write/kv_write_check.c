@@ -113,7 +113,7 @@ static void check_rounding(oc_run *run) {
     uint16_t *pool = oc_memory(run, 64 * 9 * 2);
     fl_kv_write_args args = {
         .latent = latent.be.data, .latent_stride = 8, .k_pe = k_pe.be.data, .k_pe_stride = 1};
-    args.kv = (fl_kv_layer){(uint8_t *)pool, 64 * 9 * 2, 8, 1, FL_KV_BF16, 0, 0, NULL};
+    args.kv = (fl_kv_layer){(uint8_t *)pool, 64 * 9 * 2, 8, 1, FL_KV_BF16, 0, 0, NULL, 0, 0};
     args.seqs = &seq;
     args.n_seqs = 1;
     OC_OK(run, run->be->op->kv_write(run->be, &args));
@@ -126,7 +126,7 @@ static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "kv_write limits and cost")) return;
     fl_kv_rows seqs[2] = {{.row = 0, .n_rows = 3, .pos = 4}, {.row = 9, .n_rows = 2, .pos = 0}};
     fl_kv_write_args good = {.latent_stride = 8, .k_pe_stride = 4, .seqs = seqs, .n_seqs = 2};
-    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_KV_BF16, 0, 0, NULL};
+    good.kv = (fl_kv_layer){NULL, 64 * 12 * 2, 8, 4, FL_KV_BF16, 0, 0, NULL, 0, 0};
     OC_OK(run, fl_kv_write_validate(&good));
     OC_REFUSED_WITH(run, kv_write, good, latent_stride, 7, "kv_write: latent_stride");
     OC_REFUSED_WITH(run, kv_write, good, k_pe_stride, 3, "kv_write: k_pe_stride");
