@@ -51,6 +51,7 @@ typedef struct key_tile {
     int32_t first;                 /* number of its first key in the call */
     bool whole;                    /* every row sees every key */
     uint64_t listed;               /* bit i: key i may be seen */
+    int32_t from, to;              /* keys that some row sees, to whole groups */
 } key_tile;
 
 /* ROWS rows of one head. */
@@ -194,15 +195,17 @@ FL_SIMD void mask_group(const key_tile *tile, int32_t key, row_tile *r, __m512 s
         }
 }
 
-/* One tile: weights = 2^(score - base) as pairs of keys; sum takes them as rounded, so that it matches. */
-FL_SIMD void weigh_keys(const key_tile *tile, const bool masked, row_tile *r, uint32_t *weights) {
+/* Keys [from, to) of a tile: weights = 2^(score - base) as pairs of keys; sum takes them as rounded, so that it
+ * matches. */
+FL_SIMD void weigh_keys(const key_tile *tile, const bool masked, int32_t from, int32_t to, row_tile *r,
+                        uint32_t *weights) {
     const __m512i interleave = fl_simd_interleave_index(), ones = _mm512_set1_epi32(0x3f803f80);
     __m512 sum[VECS];
     for (int v = 0; v < VECS; v++) {
         sum[v] = r->sum[v];
         r->saw[v] = masked ? 0 : 0xffff;
     }
-    for (int32_t key = 0; key < KEYS; key += GROUP) {
+    for (int32_t key = from; key < to; key += GROUP) {
         __m512 scores[GROUP][VECS];
         score_group(tile, key, r, scores);
         if (masked) mask_group(tile, key, r, scores);
@@ -218,11 +221,11 @@ FL_SIMD void weigh_keys(const key_tile *tile, const bool masked, row_tile *r, ui
 }
 
 static void weigh_whole_tile(const key_tile *tile, row_tile *r, uint32_t *weights) {
-    weigh_keys(tile, false, r, weights);
+    weigh_keys(tile, false, 0, KEYS, r, weights);
 }
 
 static void weigh_edge_tile(const key_tile *tile, row_tile *r, uint32_t *weights) {
-    weigh_keys(tile, true, r, weights);
+    weigh_keys(tile, true, tile->from, tile->to, r, weights);
 }
 
 /* Rows that need another base: their sum went beyond SUM_MAX, or is below SUM_MIN although they saw a key of the tile,
@@ -259,17 +262,26 @@ static void move_base(const key_tile *tile, const __m512 before[VECS], int32_t v
     }
 }
 
-/* out[v_dim][ROWS] += V^T P. */
-static void add_values(const uint32_t *values, const uint32_t *weights, int32_t v_dim, float *out) {
+/* out[v_dim][ROWS] += V^T P over n pairs of keys from `pair` on. */
+FL_SIMD void add_pairs(const uint32_t *values, const uint32_t *weights, int32_t pair, int32_t n,
+                       int32_t v_dim, float *out) {
     for (int32_t d = 0; d < v_dim; d += GROUP) {
         float *at = out + d * ROWS;
         __m512 sums[GROUP][VECS];
         for (int i = 0; i < GROUP; i++)
             for (int v = 0; v < VECS; v++) sums[i][v] = _mm512_load_ps(at + i * ROWS + v * LANES);
-        multiply(values + d * (KEYS / 2), weights, KEYS / 2, sums);
+        multiply(values + d * (KEYS / 2) + pair * GROUP, weights + pair * ROWS, n, sums);
         for (int i = 0; i < GROUP; i++)
             for (int v = 0; v < VECS; v++) _mm512_store_ps(at + i * ROWS + v * LANES, sums[i][v]);
     }
+}
+
+static void add_whole_tile(const key_tile *tile, const uint32_t *weights, int32_t v_dim, float *out) {
+    add_pairs(tile->values, weights, 0, KEYS / 2, v_dim, out);
+}
+
+static void add_edge_tile(const key_tile *tile, const uint32_t *weights, int32_t v_dim, float *out) {
+    add_pairs(tile->values, weights, tile->from / 2, (tile->to - tile->from) / 2, v_dim, out);
 }
 
 /* ---- tasks ---- */
@@ -323,7 +335,8 @@ static void attend_tile(const key_tile *tile, int32_t v_dim, row_tile *r) {
         move_base(tile, before, v_dim, r);
         weigh_edge_tile(tile, r, weights);
     }
-    add_values(tile->values, weights, v_dim, r->out);
+    if (tile->whole) add_whole_tile(tile, weights, v_dim, r->out);
+    else add_edge_tile(tile, weights, v_dim, r->out);
 }
 
 /* out = O / l, back to row-major. */
@@ -363,6 +376,26 @@ static void close_rows(const job *j, int32_t head, const row_tile *r) {
         a->lse[(int64_t)(r->row + i) * a->n_heads + head] = bases[i] + log2f(sums[i]);
 }
 
+/* Sets the keys of an edge tile that some row sees: what lies outside is not multiplied. */
+static void clip_tile(const row_tile *r, key_tile *tile) {
+    __m512i zero = _mm512_setzero_si512(), all = _mm512_set1_epi32(KEYS), at = _mm512_set1_epi32(tile->first);
+    __m512i from = all, to = zero;
+    for (int i = 0; i < (r->two_spans ? FL_ATTN_SPANS : 1); i++)
+        for (int v = 0; v < VECS; v++) {
+            __m512i first = _mm512_sub_epi32(_mm512_loadu_si512(r->first[i] + v * LANES), at);
+            __m512i end = _mm512_sub_epi32(_mm512_loadu_si512(r->end[i] + v * LANES), at);
+            first = _mm512_max_epi32(first, zero);
+            end = _mm512_min_epi32(end, all);
+            __mmask16 some = _mm512_cmplt_epi32_mask(first, end);
+            from = _mm512_mask_min_epi32(from, some, from, first);
+            to = _mm512_mask_max_epi32(to, some, to, end);
+        }
+    int32_t low = __builtin_ctzll(tile->listed), high = KEYS - __builtin_clzll(tile->listed);
+    int32_t seen_from = _mm512_reduce_min_epi32(from), seen_to = _mm512_reduce_max_epi32(to);
+    tile->from = (low > seen_from ? low : seen_from) / GROUP * GROUP;
+    tile->to = ((high < seen_to ? high : seen_to) + GROUP - 1) / GROUP * GROUP;
+}
+
 /* One row tile of one head against the keys it visits. A head's tasks follow each other, so that its K and V stay in
  * the cache; the last rows see most keys and come first. */
 static void attend_task(void *context, int32_t task, int32_t worker) {
@@ -386,6 +419,9 @@ static void attend_task(void *context, int32_t task, int32_t worker) {
         tile.first = t * KEYS;
         tile.whole = visit.whole >> t & 1;
         tile.listed = visit.keys[t];
+        tile.from = 0;
+        tile.to = KEYS;
+        if (!tile.whole) clip_tile(&r, &tile);
         attend_tile(&tile, j->v_dim, &r);
     }
     close_rows(j, head, &r);
