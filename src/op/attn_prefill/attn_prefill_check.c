@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "op/attn_prefill/attn_prefill_view_check.h"
 #include "opcheck/opcheck_case.h"
 
 /* Rows at pos .. pos + rows - 1 over keys 0 .. keys - 1, in splits. */
@@ -322,4 +323,5 @@ void fl_attn_prefill_check(oc_run *run) {
     check_limits(run);
     check_sizes(run);
     check_refuses(run);
+    fl_attn_prefill_view_check(run);
 }
