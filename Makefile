@@ -4,7 +4,7 @@ MODEL := $(BUILD)/models/spark-66m
 PREFIX ?= /usr/local
 SECONDS_EACH := $(or $(SECONDS),20)
 
-.PHONY: all build run test check san fuzz nightly bench compare-tokenizer install clean
+.PHONY: all build run test check san fuzz nightly bench eval compare-tokenizer install clean
 all: build
 
 # Build everything and unpack the bundled model.
@@ -44,6 +44,11 @@ nightly:
 # Speed beside llama.cpp in one run, dated results in bench/results; needs npm and 25 quiet minutes.
 bench: build
 	@bench/speed.sh $(BUILD)
+
+# What policies and KV formats cost in quality, dated results in bench/results: SIZE=short (default) takes 15 quiet
+# minutes, long some hours; a stopped run goes on.
+eval: build
+	@script/eval_quality.sh $(BUILD) $(SIZE)
 
 # The tokenizer against Hugging Face's library, token by token; needs node and npm.
 compare-tokenizer: build

@@ -56,17 +56,33 @@ static fl_err parse_lengths(evaluating *e) {
     return e->n_lengths > 0 ? FL_ERR_OK : FL_FAIL(FL_ERR_INVALID, "--lengths: expected a length such as 4k");
 }
 
+static fl_err add_task(evaluating *e, const char *task) {
+    if (e->n_tasks == TASKS_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "--tasks: expected at most %d tasks", TASKS_MAX);
+    for (int32_t i = 0; i < e->n_tasks; i++)
+        if (strcmp(e->tasks[i], task) == 0)
+            return FL_FAIL(FL_ERR_INVALID, "--tasks: '%s' is there twice", task);
+    e->tasks[e->n_tasks++] = task;
+    return FL_ERR_OK;
+}
+
+/* "ruler_*": every family whose name begins so. */
+static fl_err add_families(evaluating *e, const char *pattern, size_t n_begin) {
+    int32_t n_before = e->n_tasks;
+    for (const char *const *family = fl_eval_family_names(); *family; family++)
+        if (strncmp(*family, pattern, n_begin) == 0) FL_TRY(add_task(e, *family));
+    return e->n_tasks > n_before
+               ? FL_ERR_OK
+               : FL_FAIL(FL_ERR_INVALID, "--tasks: no family of tasks begins like '%s'", pattern);
+}
+
 static fl_err parse_tasks(evaluating *e) {
     e->task_list = strdup(e->options->tasks);
     if (!e->task_list) return FL_FAIL(FL_ERR_NOMEM, "tasks");
     char *next = e->task_list;
     for (char *task; (task = strsep(&next, ","));) {
-        if (e->n_tasks == TASKS_MAX)
-            return FL_FAIL(FL_ERR_INVALID, "--tasks: expected at most %d tasks", TASKS_MAX);
-        for (int32_t i = 0; i < e->n_tasks; i++)
-            if (strcmp(e->tasks[i], task) == 0)
-                return FL_FAIL(FL_ERR_INVALID, "--tasks: '%s' is there twice", task);
-        e->tasks[e->n_tasks++] = task;
+        size_t n = strlen(task);
+        FL_TRY(n > 0 && task[n - 1] == '*' ? add_families(e, task, n - 1) : add_task(e, task));
     }
     return FL_ERR_OK;
 }

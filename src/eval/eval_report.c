@@ -81,6 +81,7 @@ static fl_err list(making *m) {
             r->costs[s].prefill_s += result->costs[s].prefill_s;
             r->costs[s].computed_tokens += result->costs[s].computed_tokens;
             r->costs[s].cached_tokens += result->costs[s].cached_tokens;
+            r->costs[s].n_reads += result->costs[s].n_reads;
         }
     }
     qsort(r->lengths, (size_t)r->n_lengths, sizeof *r->lengths, compare_lengths);

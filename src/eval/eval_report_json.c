@@ -76,6 +76,7 @@ static void set_side(json_t *out, const fl_eval_report *r, const fl_eval_about *
     json_object_set_new(out, "prefill_s", json_real(c->prefill_s));
     json_object_set_new(out, "computed_tokens", json_integer(c->computed_tokens));
     json_object_set_new(out, "cached_tokens", json_integer(c->cached_tokens));
+    json_object_set_new(out, "document_reads", json_integer(c->n_reads));
     json_object_set_new(out, "block_density", json_real(s->block_density));
     json_object_set_new(out, "block_overflow", json_integer(s->block_overflow));
     if (s->position_warning) json_object_set_new(out, "position_warning", json_string(s->position_warning));

@@ -41,9 +41,8 @@ static void print_sides(FILE *file, const fl_eval_report *r, const fl_eval_about
     for (int32_t i = 0; i < r->n_sides; i++) {
         const fl_eval_side *s = &about->sides[i];
         const fl_eval_cost *c = &r->costs[i], *base = &r->costs[0];
-        fprintf(file, "  %-30s %s, KV %s; read %lld tokens, %lld more cached; documents %.2f s each", s->spec,
-                s->policy, s->kv_dtype, (long long)c->computed_tokens, (long long)c->cached_tokens,
-                c->prefill_s / (double)r->n_documents);
+        fprintf(file, "  %-30s %s, KV %s; %d documents read in %.2f s each", s->spec, s->policy, s->kv_dtype,
+                c->n_reads, c->prefill_s / (double)r->n_documents);
         if (i > 0 && base->prefill_s > 0) fprintf(file, " (x %.2f)", c->prefill_s / base->prefill_s);
         if (s->block_density < 1)
             fprintf(file, "; %.1f%% of visible blocks attended", 100 * s->block_density);

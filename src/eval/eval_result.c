@@ -30,6 +30,15 @@ const char *fl_eval_known_task(const char *name, bool families_too) {
     return known || !families_too ? known : find_name(fl_eval_family_names(), name);
 }
 
+/* Names what there is. */
+static fl_err unknown_task(const char *name) {
+    char list[1024] = "";
+    size_t n = 0;
+    for (const char *const *known = fl_eval_family_names(); *known && n < sizeof list; known++)
+        n += (size_t)snprintf(list + n, sizeof list - n, ", %s", *known);
+    return FL_FAIL(FL_ERR_INVALID, "there is no task or family '%.100s'; families are%s", name, list + 1);
+}
+
 fl_err fl_eval_results_open(const fl_eval_grid *g, fl_eval_results *out) {
     int64_t n = 0;
     *out = (fl_eval_results){.n_sides = g->n_sides};
@@ -50,7 +59,7 @@ fl_err fl_eval_results_open(const fl_eval_grid *g, fl_eval_results *out) {
                     (fl_eval_result){.task = task, .length_tokens = g->lengths[l], .index = i};
             if (task) continue;
             fl_eval_results_close(out);
-            return FL_FAIL(FL_ERR_INVALID, "there is no task or family '%s'", g->tasks[t]);
+            return unknown_task(g->tasks[t]);
         }
     return FL_ERR_OK;
 }
@@ -83,9 +92,9 @@ static json_t *result_json(const fl_eval_result *r, int32_t n_sides) {
     json_t *rows = json_array(), *costs = json_array();
     for (int32_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, row_json(&r->rows[i], n_sides));
     for (int32_t s = 0; s < n_sides; s++)
-        json_array_append_new(costs, json_pack("[f,I,I]", r->costs[s].prefill_s,
-                                               (json_int_t)r->costs[s].computed_tokens,
-                                               (json_int_t)r->costs[s].cached_tokens));
+        json_array_append_new(
+            costs, json_pack("[f,I,I,i]", r->costs[s].prefill_s, (json_int_t)r->costs[s].computed_tokens,
+                             (json_int_t)r->costs[s].cached_tokens, (int)r->costs[s].n_reads));
     return json_pack("{s:I, s:s, s:i, s:o, s:o}", "length", (json_int_t)r->length_tokens, "task", r->task,
                      "index", (int)r->index, "rows", rows, "costs", costs);
 }
@@ -147,14 +156,14 @@ static bool read_costs(const json_t *in, int32_t n_sides, fl_eval_cost *out) {
     if (!json_is_array(in) || json_array_size(in) != (size_t)n_sides) return false;
     for (int32_t s = 0; s < n_sides; s++) {
         const json_t *cost = json_array_get(in, (size_t)s);
-        if (!json_is_array(cost) || json_array_size(cost) != 3) return false;
+        if (!json_is_array(cost) || json_array_size(cost) != 4) return false;
         const json_t *prefill = json_array_get(cost, 0), *computed = json_array_get(cost, 1),
-                     *cached = json_array_get(cost, 2);
+                     *cached = json_array_get(cost, 2), *reads = json_array_get(cost, 3);
         if (!is_number(prefill, 0, 1e9) || !is_integer(computed, 0, (int64_t)1 << 40) ||
-            !is_integer(cached, 0, (int64_t)1 << 40))
+            !is_integer(cached, 0, (int64_t)1 << 40) || !is_integer(reads, 0, 1 << 24))
             return false;
         out[s] = (fl_eval_cost){json_number_value(prefill), json_integer_value(computed),
-                                json_integer_value(cached)};
+                                json_integer_value(cached), (int32_t)json_integer_value(reads)};
     }
     return true;
 }

@@ -34,6 +34,7 @@ typedef struct fl_eval_cost {
     double prefill_s;        /* of its first question: the whole document */
     int64_t computed_tokens; /* prompt tokens over all its questions */
     int64_t cached_tokens;
+    int32_t n_reads; /* questions for which the document was read (again): 1, unless its pages were lost */
 } fl_eval_cost;
 
 typedef struct fl_eval_result {

@@ -181,6 +181,7 @@ static fl_err follow(const asking *a, int32_t side, const fl_request_params *par
     fl_eval_cost *cost = &a->out->costs[side];
     cost->computed_tokens += event.prompt_tokens - event.cached_tokens;
     cost->cached_tokens += event.cached_tokens;
+    cost->n_reads += event.cached_tokens < params->document_tokens / 2;
     *ttft_s = event.ttft_s;
 fail:
     fl_request_close(request);

@@ -213,7 +213,7 @@ static void make_results(fl_eval_results *out) {
             for (int32_t s = 0; s < 3; s++) of->sides[s] = (fl_eval_outcome){.score = score, .nll = 0.25};
             if (row == 0 && i % 2) of->sides[2] = (fl_eval_outcome){.score = 0, .nll = 1.25, .kl = 0.5};
         }
-        for (int32_t s = 0; s < 3; s++) r->costs[s] = (fl_eval_cost){0.5 + s, 4000, 8000};
+        for (int32_t s = 0; s < 3; s++) r->costs[s] = (fl_eval_cost){0.5 + s, 4000, 8000, 1};
     }
 }
 

@@ -1,0 +1,63 @@
+#!/bin/sh
+# make eval: what each policy, tail and KV format costs in quality on spark-66m, for docs/QUALITY.md. Results go to
+# bench/results as JSON and tables, heat maps to BUILD/eval. Every document's results are kept in BUILD/eval too, so that
+# a run that was stopped goes on, and a larger run uses a smaller one's.
+# usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]
+#   short: about 15 quiet minutes on 2 cores; long: some hours; tiny: one document each, to see that it runs.
+#   NAME is one of the runs below: spark4k, ruler4k, segments4k, kv4k, spark32k; 0 leaves it out.
+set -eu
+build=${1:?usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]}
+shift
+size=short
+case "${1:-}" in short | long | tiny) size=$1; shift ;; esac
+root=$(cd "$(dirname "$0")/.." && pwd)
+model=$build/models/spark-66m
+work=$build/eval
+mkdir -p "$work"
+rm -f "$work"/*.json
+
+# Documents a task family for each run.
+case $size in
+tiny) spark4k=1 ruler4k=1 segments4k=1 kv4k=0 spark32k=1 ;;
+short) spark4k=8 ruler4k=1 segments4k=2 kv4k=0 spark32k=2 ;;
+long) spark4k=60 ruler4k=12 segments4k=24 kv4k=100 spark32k=24 ;;
+esac
+for argument in "$@"; do
+    case "$argument" in
+    spark4k=[0-9]* | ruler4k=[0-9]* | segments4k=[0-9]* | kv4k=[0-9]* | spark32k=[0-9]*)
+        name=${argument%%=*} value=${argument#*=}
+        case "$value" in *[!0-9]*) echo "eval_quality.sh: $argument: expected a number" >&2; exit 2 ;; esac
+        eval "$name=$value" ;;
+    *) echo "eval_quality.sh: unknown '$argument'" >&2; exit 2 ;;
+    esac
+done
+
+# quality NAME DOCUMENTS LENGTH TASKS VARIANT...
+quality() {
+    name=$1 documents=$2 length=$3 tasks=$4
+    shift 4
+    [ "$documents" -gt 0 ] || return 0
+    echo "$name: $documents documents for each of $tasks" >&2
+    for variant in "$@"; do set -- "$@" --variant "$variant"; shift; done
+    "$build/firstlight" eval "$model" --tasks "$tasks" --lengths "$length" --n "$documents" --seed 1 "$@" --json \
+        --resume "$work/$name.jsonl" --heat-map "$work/$name.svg" >"$work/$name.json.part"
+    mv "$work/$name.json.part" "$work/$name.json"
+}
+
+all() { # NAME DOCUMENTS TASKS: the whole matrix at 4K
+    quality "$1" "$2" 4k "$3" window-anchors "window-anchors tail=sparse" blocks segments:4 random-blocks \
+        kv=fp8 kv=int4 kv=int4-naive kv=int2-naive
+}
+
+started=$(date +%s)
+all spark4k "$spark4k" spark
+all ruler4k "$ruler4k" 'ruler_niah_*'
+all segments4k "$segments4k" segments
+quality kv4k "$kv4k" 4k spark kv=int4 kv=int4-naive
+quality spark32k "$spark32k" 32k spark window-anchors blocks
+
+machine=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
+name=quality-$(date +%Y-%m-%d)-$(printf %s "$machine" | tr -cs 'A-Za-z0-9' '-' | sed 's/-*$//')
+python3 "$root/script/eval_table.py" "$work" "$root/bench/results/$name" "$(git -C "$root" rev-parse --short HEAD)" \
+    "$machine, $(nproc) CPUs" "eval_quality.sh $size, $((($(date +%s) - started + 59) / 60)) minutes"
+cat "$root/bench/results/$name.md"
