@@ -32,29 +32,30 @@ for argument in "$@"; do
     esac
 done
 
-# quality NAME DOCUMENTS LENGTH TASKS VARIANT...
+# quality NAME DOCUMENTS LENGTH TASKS DIFFICULTY VARIANT...
 quality() {
-    name=$1 documents=$2 length=$3 tasks=$4
-    shift 4
+    name=$1 documents=$2 length=$3 tasks=$4 difficulty=$5
+    shift 5
     [ "$documents" -gt 0 ] || return 0
     echo "$name: $documents documents for each of $tasks" >&2
     for variant in "$@"; do set -- "$@" --variant "$variant"; shift; done
-    "$build/firstlight" eval "$model" --tasks "$tasks" --lengths "$length" --n "$documents" --seed 1 "$@" --json \
-        --resume "$work/$name.jsonl" --heat-map "$work/$name.svg" >"$work/$name.json.part"
+    "$build/firstlight" eval "$model" --tasks "$tasks" --lengths "$length" --n "$documents" --seed 1 \
+        --difficulty "$difficulty" "$@" --json --resume "$work/$name.jsonl" --heat-map "$work/$name.svg" >"$work/$name.json.part"
     mv "$work/$name.json.part" "$work/$name.json"
 }
 
-all() { # NAME DOCUMENTS TASKS: the whole matrix at 4K
-    quality "$1" "$2" 4k "$3" window-anchors "window-anchors tail=sparse" blocks segments:4 random-blocks \
+all() { # NAME DOCUMENTS TASKS DIFFICULTY: the whole matrix at 4K
+    quality "$1" "$2" 4k "$3" "$4" window-anchors "window-anchors tail=sparse" blocks segments:4 random-blocks \
         kv=fp8 kv=int4 kv=int4-naive kv=int2-naive
 }
 
+# spark's own phrasings at their hardest, since it answers the easier ones always; RULER's as RULER defines them.
 started=$(date +%s)
-all spark4k "$spark4k" spark
-all ruler4k "$ruler4k" 'ruler_niah_*'
-all segments4k "$segments4k" segments
-quality kv4k "$kv4k" 4k spark kv=int4 kv=int4-naive
-quality spark32k "$spark32k" 32k spark window-anchors blocks
+all spark4k "$spark4k" spark 1
+all ruler4k "$ruler4k" 'ruler_niah_*' 0.5
+all segments4k "$segments4k" segments 0.5
+quality kv4k "$kv4k" 4k spark 1 kv=int4 kv=int4-naive
+quality spark32k "$spark32k" 32k spark 1 window-anchors blocks
 
 machine=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
 name=quality-$(date +%Y-%m-%d)-$(printf %s "$machine" | tr -cs 'A-Za-z0-9' '-' | sed 's/-*$//')

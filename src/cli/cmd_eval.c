@@ -13,7 +13,7 @@
 #include "eval/paired.h"
 #include "model/fingerprint.h"
 
-enum { LENGTHS_MAX = 16, TASKS_MAX = 64, SETTINGS_MAX = 8, ANSWER_ROOM_TOKENS = 512, RESAMPLES = 10000 };
+enum { LENGTHS_MAX = 16, TASKS_MAX = 64, RESAMPLES = 10000 };
 
 typedef struct evaluating {
     const fl_options *options;
@@ -139,7 +139,8 @@ static fl_err open_engine(evaluating *e, int32_t side) {
     settings.backend = o->backend;
     settings.n_threads = (int32_t)o->threads;
     settings.span_tokens = (int32_t)o->span;
-    settings.ctx_tokens = e->longest + ANSWER_ROOM_TOKENS;
+    settings.ctx_tokens =
+        e->longest; /* documents leave room for template and answer; more is another bucket */
     settings.check_lock = side == 0; /* one look at the weights is enough */
     settings.progress = fl_progress_bytes;
     settings.progress_context = &e->progress;
@@ -161,7 +162,7 @@ static void describe(evaluating *e) {
         fl_engine_info info;
         fl_engine_get_info(e->engines[i], &info);
         e->about.sides[i] = (fl_eval_side){.spec = e->variants[i].spec,
-                                           .policy = info.policy ? info.policy : "full",
+                                           .policy = info.policy,
                                            .kv_dtype = info.kv_dtype,
                                            .position_warning = info.position_warning,
                                            .block_density = info.block_density,

@@ -85,7 +85,7 @@ const fl_option fl_option_table[] = {
     TEXT("tasks", tasks, NULL, "spark", "NAME[,...]", FL_VERB_EVAL,
          "tasks or families of tasks to ask; NAME* = families that begin so"),
     TEXT("lengths", lengths, NULL, "4k", "N[,N...]", FL_VERB_EVAL,
-         "document lengths in tokens, with question and answer"),
+         "document lengths in tokens, with question and answer; sides are configured for the longest"),
     SIZE("n", n_documents, NULL, "20", 1, 1 << 20, FL_VERB_EVAL,
          "documents for each task or family and length"),
     REAL("difficulty", difficulty, NULL, "0.5", 0, 1, FL_VERB_EVAL,

@@ -1,14 +1,20 @@
 /* The report as tables for people: all variants in one, then each by task and length, by depth and by distance. */
+#include <math.h>
 #include <string.h>
 
 #include "eval/eval_report.h"
 
 enum { TASK_COLUMNS = 22, ESTIMATE_BYTES = 64 };
 
+/* What rounds to nothing is shown without a sign. */
+static double shown(double value, int decimals) {
+    return fabs(value) < 0.5 * pow(10, -decimals) ? 0 : value;
+}
+
 /* "0.4 [-0.1, 0.9]" */
 static const char *estimate(char *text, const fl_eval_estimate *e, int decimals) {
-    snprintf(text, ESTIMATE_BYTES, "%.*f [%.*f, %.*f]", decimals, e->value, decimals, e->low, decimals,
-             e->high);
+    snprintf(text, ESTIMATE_BYTES, "%.*f [%.*f, %.*f]", decimals, shown(e->value, decimals), decimals,
+             shown(e->low, decimals), decimals, shown(e->high, decimals));
     return text;
 }
 
@@ -24,12 +30,15 @@ static void print_heads(FILE *file, const char *first) {
             "loss, points [95%]", "NLL more, nats a token [95%]", "KL");
 }
 
+/* length "" = the name takes its columns too. */
 static void print_sum(FILE *file, const char *name, const char *length, const fl_eval_summary *s,
                       const char *note) {
     char loss[ESTIMATE_BYTES], nll[ESTIMATE_BYTES];
-    fprintf(file, "  %-*.*s %5s %7d %6.1f %6.1f  %-24s %-29s %8.5f%s\n", TASK_COLUMNS, TASK_COLUMNS, name,
-            length, s->n_questions, s->score_full, s->score, estimate(loss, &s->loss, 2),
-            estimate(nll, &s->nll_diff, 4), s->kl, note);
+    int columns = *length ? TASK_COLUMNS : TASK_COLUMNS + 6;
+    fprintf(file, "  %-*.*s", columns, columns, name);
+    if (*length) fprintf(file, " %5s", length);
+    fprintf(file, " %7d %6.1f %6.1f  %-24s %-29s %8.5f%s\n", s->n_questions, s->score_full, s->score,
+            estimate(loss, &s->loss, 2), estimate(nll, &s->nll_diff, 4), s->kl, note);
 }
 
 static const char *verdict(const fl_eval_summary *s) {
@@ -98,7 +107,8 @@ static void print_bins(FILE *file, const fl_eval_report *r, const fl_eval_summar
         fprintf(file, "  %*s", TASK_COLUMNS + 6, length_text(text, r->lengths[l]));
         for (int32_t b = 0; b < n_bins; b++) {
             const fl_eval_summary *s = &sums[l * n_bins + b];
-            if (s->n_questions > 0) snprintf(text, sizeof text, "%.2f%s", s->loss.value, s->worse ? "*" : "");
+            if (s->n_questions > 0)
+                snprintf(text, sizeof text, "%.2f%s", shown(s->loss.value, 2), s->worse ? "*" : "");
             fprintf(file, " %8s", s->n_questions > 0 ? text : "-");
         }
         fprintf(file, "\n");
