@@ -40,7 +40,8 @@ quality() {
     echo "$name: $documents documents for each of $tasks" >&2
     for variant in "$@"; do set -- "$@" --variant "$variant"; shift; done
     "$build/firstlight" eval "$model" --tasks "$tasks" --lengths "$length" --n "$documents" --seed 1 \
-        --difficulty "$difficulty" "$@" --json --resume "$work/$name.jsonl" --heat-map "$work/$name.svg" >"$work/$name.json.part"
+        --difficulty "$difficulty" "$@" --json --resume "$work/$name.jsonl" --heat-map "$work/$name.svg" \
+        >"$work/$name.json.part"
     mv "$work/$name.json.part" "$work/$name.json"
 }
 

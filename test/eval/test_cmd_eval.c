@@ -1,5 +1,4 @@
-/* The verb from outside: two equal sides lose nothing, exactly, in JSON and in the table; a run that is named again asks
- * nothing again. */
+/* The verb from outside: two equal sides lose nothing, exactly; a run that is named again asks nothing again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
