@@ -10,13 +10,24 @@
  * With several planes there are as many k_pe parts, one behind the other: the same keys by another rotation each.
  *
  * A token's bytes depend on that token alone (the naive controls aside), so a page written token by token equals one
- * written at once. */
+ * written at once. What a latent reads as is exact in f32 arithmetic without fused operations, then rounded to the
+ * format it is read in:
+ *
+ *   fp8    code * scale; scale = max |x| / 448 of the group, but at least 2^-117, so that no product is subnormal;
+ *          code = e4m3(x / scale). A NaN reads as NaN, and all of a group with an infinity does.
+ *   int4   minimum + code * scale; minimum = f16 not above min x, scale = f16 not below (max x - minimum) / 15,
+ *          code = nearest to (x - minimum) / scale, ties to even. Outliers have no part in minimum and maximum, their
+ *          codes are 0, they read as their bf16 copies. A group with a NaN or with a magnitude above 65504 reads as
+ *          NaN, whole; latents, being normalised, stay below the root of latent_dim. */
 #ifndef FL_OP_KV_FORMAT_H
 #define FL_OP_KV_FORMAT_H
 
 #include "op/op_types.h"
 
-enum { FL_KV_FP8_GROUP = 128 };
+enum { FL_KV_FP8_GROUP = 128, FL_KV_INT4_CODE_MAX = 15 };
+
+/* Smallest scale of fp8. */
+#define FL_KV_FP8_SCALE_MIN 0x1p-117f
 
 /* "f32", "bf16", "fp8", "int4", "int4-naive", "int2-naive". */
 const char *fl_kv_format_name(fl_kv_format format);
@@ -37,6 +48,11 @@ static inline fl_dtype fl_kv_format_dtype(fl_kv_format format) {
     return format == FL_KV_F32 ? FL_DTYPE_F32 : FL_DTYPE_BF16;
 }
 
+/* Highest code of a naive format, 0 for the others. */
+static inline int32_t fl_kv_naive_code_max(fl_kv_format format) {
+    return format == FL_KV_INT4_NAIVE ? 15 : format == FL_KV_INT2_NAIVE ? 3 : 0;
+}
+
 /* Where the parts of a piece begin, in bytes; latents or their codes at 0. Parts are multiples of 64 bytes. */
 typedef struct fl_kv_layout {
     int32_t groups;       /* of a token; 0 in plain formats */
@@ -52,5 +68,31 @@ int64_t fl_kv_piece_bytes(const fl_kv_layer *layer);
 
 /* Bytes that a token's KV takes: what cost functions count. */
 double fl_kv_token_bytes(const fl_kv_layer *layer);
+
+/* ---- one token or a few, portable ------------------------------------------------------------------------------ */
+
+/* The definition: what dimension `dim` of the token in `slot` reads as, before rounding. */
+float fl_kv_latent_at(const fl_kv_layer *layer, const uint8_t *piece, int32_t slot, int32_t dim);
+
+/* k_pe of the token in `slot`: [rope_dim] of fl_kv_format_dtype, those of later slots behind it. */
+const void *fl_kv_k_pe(const fl_kv_layer *layer, const uint8_t *piece, int32_t slot);
+
+/* Stores what is one token's: latent [latent_dim], k_pe [rope_dim], of `act` (F32 or BF16). */
+void fl_kv_latent_store(const fl_kv_layer *layer, uint8_t *piece, int32_t slot, const void *latent,
+                        fl_dtype act);
+void fl_kv_k_pe_store(const fl_kv_layer *layer, uint8_t *piece, int32_t slot, const void *k_pe, fl_dtype act);
+
+/* Slots first .. first + n - 1 of a page. */
+typedef struct fl_kv_slots {
+    int32_t first, n;
+} fl_kv_slots;
+
+/* Latents of some slots into out [n][latent_dim] of `act` (F32 or BF16). */
+void fl_kv_latents_read(const fl_kv_layer *layer, const uint8_t *piece, fl_kv_slots slots, fl_dtype act,
+                        void *out);
+
+/* The same in bf16 with AVX-512, bit for bit; for *_avx512.c files. */
+void fl_kv_latents_read_avx512(const fl_kv_layer *layer, const uint8_t *piece, fl_kv_slots slots,
+                               uint16_t *out);
 
 #endif

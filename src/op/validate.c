@@ -2,13 +2,24 @@
 
 #include "op/kv_format.h"
 
+static fl_err validate_int4(const char *op, const fl_kv_layer *kv) {
+    if (kv->group != 32 && kv->group != 64)
+        return FL_FAIL(FL_ERR_INVALID, "%s: kv.group is %d, must be 32 or 64", op, kv->group);
+    if (kv->latent_dim % kv->group != 0)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: kv.latent_dim is %d, int4 needs a multiple of its group, %d",
+                       op, kv->latent_dim, kv->group);
+    FL_TRY(fl_need_range(op, "kv.n_outliers", kv->n_outliers, 0, FL_KV_OUTLIERS_MAX));
+    for (int32_t i = 0; i < kv->n_outliers; i++)
+        FL_TRY(fl_need_range(op, "kv.outliers[]", kv->outliers[i], i > 0 ? kv->outliers[i - 1] + 1 : 0,
+                             kv->latent_dim - 1));
+    return FL_ERR_OK;
+}
+
 fl_err fl_kv_layer_validate(const char *op, const fl_kv_layer *kv) {
     FL_TRY(fl_need_range(op, "kv.latent_dim", kv->latent_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "kv.rope_dim", kv->rope_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "kv.format", kv->format, 0, FL_N_KV_FORMATS - 1));
-    if (!fl_kv_format_is_plain(kv->format))
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: kv.format is %s, which no backend stores yet", op,
-                       fl_kv_format_name(kv->format));
+    if (kv->format == FL_KV_INT4) FL_TRY(validate_int4(op, kv));
     return fl_need_stride(op, "kv.page_stride_bytes", kv->page_stride_bytes, fl_kv_piece_bytes(kv));
 }
 

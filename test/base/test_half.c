@@ -69,6 +69,54 @@ static void test_bf16_rounding(void **state) {
     assert_true(isnan(fl_f32_of_bf16(fl_bf16_of_f32(fl_f32_of_bits(0xffffffff)))));
 }
 
+/* The neighbour of an f16 in the order of values. */
+static void test_f16_directed_rounding(void **state) {
+    (void)state;
+    for (uint32_t code = 0; code < 0x7bff; code++) {
+        float low = fl_f32_of_f16((uint16_t)code), high = fl_f32_of_f16((uint16_t)(code + 1));
+        float above = nextafterf(low, high), below = nextafterf(high, low), middle = (low + high) / 2;
+        const float between[] = {above, middle, below};
+        assert_int_equal(fl_f16_floor_of_f32(low), code);
+        assert_int_equal(fl_f16_ceiling_of_f32(high), code + 1);
+        assert_int_equal(fl_f16_floor_of_f32(-high), 0x8000 | (code + 1));
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(fl_f16_floor_of_f32(between[i]), code);
+            assert_int_equal(fl_f16_ceiling_of_f32(between[i]), code + 1);
+            assert_int_equal(fl_f16_floor_of_f32(-between[i]), 0x8000 | (code + 1));
+            assert_int_equal(fl_f16_ceiling_of_f32(-between[i]), 0x8000 | code);
+        }
+    }
+    assert_int_equal(fl_f16_floor_of_f32(1e30f), 0x7bff);
+    assert_int_equal(fl_f16_ceiling_of_f32(1e30f), 0x7c00);
+    assert_int_equal(fl_f16_floor_of_f32(-65505), 0xfc00);
+    assert_int_equal(fl_f16_floor_of_f32(65535), 0x7bff);
+    assert_int_equal(fl_f16_ceiling_of_f32(0x1p-149f), 1);
+    assert_int_equal(fl_f16_floor_of_f32(-0x1p-149f), 0x8001);
+    assert_int_equal(fl_f16_floor_of_f32(INFINITY), 0x7c00);
+    assert_int_equal(fl_f16_floor_of_f32(-INFINITY), 0xfc00);
+    assert_true(isnan(fl_f32_of_f16(fl_f16_floor_of_f32(NAN))));
+    assert_true(isnan(fl_f32_of_f16(fl_f16_ceiling_of_f32(-NAN))));
+}
+
+/* Between two neighbours: the nearer one, and at the midpoint the even one. */
+static void test_e4m3_rounding(void **state) {
+    (void)state;
+    for (uint32_t code = 0; code < 0x7e; code++) {
+        float low = fl_f32_of_e4m3((uint8_t)code), high = fl_f32_of_e4m3((uint8_t)(code + 1));
+        float middle = (low + high) / 2;
+        assert_int_equal(fl_e4m3_of_f32(low), code);
+        assert_int_equal(fl_e4m3_of_f32(-high), 0x80 | (code + 1));
+        assert_int_equal(fl_e4m3_of_f32(nextafterf(middle, low)), code);
+        assert_int_equal(fl_e4m3_of_f32(nextafterf(middle, high)), code + 1);
+        assert_int_equal(fl_e4m3_of_f32(middle), code + (code & 1));
+        assert_int_equal(fl_e4m3_of_f32(-middle), 0x80 | (code + (code & 1)));
+    }
+    assert_int_equal(fl_e4m3_of_f32(464), 0x7e);
+    assert_int_equal(fl_e4m3_of_f32(-INFINITY), 0xfe);
+    assert_int_equal(fl_e4m3_of_f32(0x1p-149f), 0);
+    assert_true(isnan(fl_f32_of_e4m3(fl_e4m3_of_f32(NAN))));
+}
+
 static void test_dtypes(void **state) {
     (void)state;
     assert_string_equal(fl_dtype_name(FL_DTYPE_F8_E4M3), "F8_E4M3");
@@ -80,8 +128,10 @@ static void test_dtypes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_e4m3),          cmocka_unit_test(test_f16),    cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_bf16_rounding), cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_e4m3),          cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_bf16_rounding),
+        cmocka_unit_test(test_dtypes),        cmocka_unit_test(test_f16_directed_rounding),
+        cmocka_unit_test(test_e4m3_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* kv_read: positions pos .. pos + n - 1 of a timeline from their pages into contiguous act rows
- * (dequantised). Exact for f32 and bf16, checked bitwise. Cost: bytes n (latent_dim + rope_dim) (act + kv).
- */
+ * (dequantised as kv_format.h says, rounded to act). Exact, checked bitwise. Cost: bytes
+ * n ((latent_dim + rope_dim) act + a token as stored). */
 #ifndef FL_OP_KV_READ_H
 #define FL_OP_KV_READ_H
 

@@ -12,13 +12,23 @@ typedef struct shape {
     oc_kind kind;
     int32_t latent, rope, pos, n;
     fl_kv_format format;
+    int32_t group, n_outliers;
 } shape;
 
+static const uint16_t outliers[FL_KV_OUTLIERS_MAX] = {0, 1, 31, 40, 63, 64, 100, 127};
+
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 0, 1, FL_KV_BF16},      {OC_CHECK, 128, 32, 0, 64, FL_KV_BF16},
-    {OC_CHECK, 128, 32, 63, 2, FL_KV_BF16},  {OC_CHECK, 128, 32, 37, 200, FL_KV_F32},
-    {OC_CHECK, 512, 64, 64, 65, FL_KV_BF16}, {OC_CHECK, 17, 6, 319, 1, FL_KV_F32},
-    {OC_CHECK, 33, 10, 65, 63, FL_KV_BF16},  {OC_BENCH, 128, 32, 0, 320, FL_KV_BF16},
+    {OC_CHECK, 1, 1, 0, 1, FL_KV_BF16, 0, 0},       {OC_CHECK, 128, 32, 0, 64, FL_KV_BF16, 0, 0},
+    {OC_CHECK, 128, 32, 63, 2, FL_KV_BF16, 0, 0},   {OC_CHECK, 128, 32, 37, 200, FL_KV_F32, 0, 0},
+    {OC_CHECK, 512, 64, 64, 65, FL_KV_BF16, 0, 0},  {OC_CHECK, 17, 6, 319, 1, FL_KV_F32, 0, 0},
+    {OC_CHECK, 33, 10, 65, 63, FL_KV_BF16, 0, 0},   {OC_CHECK, 1, 1, 0, 1, FL_KV_FP8, 0, 0},
+    {OC_CHECK, 128, 32, 37, 200, FL_KV_FP8, 0, 0},  {OC_CHECK, 200, 10, 63, 2, FL_KV_FP8, 0, 0},
+    {OC_CHECK, 512, 64, 64, 65, FL_KV_FP8, 0, 0},   {OC_CHECK, 128, 32, 37, 200, FL_KV_INT4, 32, 8},
+    {OC_CHECK, 128, 32, 0, 64, FL_KV_INT4, 64, 0},  {OC_CHECK, 512, 64, 63, 66, FL_KV_INT4, 64, 3},
+    {OC_CHECK, 32, 6, 319, 1, FL_KV_INT4, 32, 1},   {OC_CHECK, 33, 10, 65, 63, FL_KV_INT4_NAIVE, 0, 0},
+    {OC_BENCH, 128, 32, 0, 320, FL_KV_BF16, 0, 0},  {OC_BENCH, 128, 32, 0, 320, FL_KV_FP8, 0, 0},
+    {OC_BENCH, 128, 32, 0, 320, FL_KV_INT4, 32, 0}, {OC_BENCH, 512, 64, 0, 320, FL_KV_FP8, 0, 0},
+    {OC_BENCH, 512, 64, 0, 320, FL_KV_INT4, 64, 8},
 };
 
 static const int32_t pages[N_PAGES] = {2, 4, 0, 3, 1};
@@ -29,26 +39,44 @@ static float value_at(int32_t pos, int32_t column) {
     return sign * scale * (float)(pos % 16 * 16 + column % 16) * (column % 7 == 1 ? 0x1p-20f : 1);
 }
 
+/* What position `pos` was given: quantised formats want latents in one range. */
+static float given_at(const shape *s, int32_t pos, int32_t column) {
+    float value = value_at(pos, column);
+    if (fl_kv_format_is_plain(s->format) || column >= s->latent) return value;
+    return column % 7 == 1 ? value : value / (float)(1 << pos / 16) + (float)column / 8;
+}
+
 static fl_kv_layer make_pool(oc_run *run, const shape *s) {
-    fl_kv_layer kv = {.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format};
-    kv.page_stride_bytes =
-        64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(fl_kv_format_dtype(s->format)) + 128;
+    fl_kv_layer kv = {.latent_dim = s->latent,
+                      .rope_dim = s->rope,
+                      .format = s->format,
+                      .group = s->group,
+                      .n_outliers = s->n_outliers,
+                      .outliers = outliers};
+    kv.page_stride_bytes = fl_kv_piece_bytes(&kv) + 128;
     kv.base = oc_memory(run, N_PAGES * kv.page_stride_bytes);
     memset(kv.base, 0xff, (size_t)(N_PAGES * kv.page_stride_bytes));
-    for (int32_t pos = 0; pos < N_PAGES * 64; pos++)
-        for (int32_t j = 0; j < s->latent + s->rope; j++) {
-            uint8_t *piece = kv.base + pages[pos / 64] * kv.page_stride_bytes;
-            int32_t at = pos % 64 * s->latent + j;
-            if (j >= s->latent) at = 64 * s->latent + pos % 64 * s->rope + j - s->latent;
-            fl_act_store(piece, fl_kv_format_dtype(s->format), at, value_at(pos, j));
-        }
+    float *row = oc_memory(run, (s->latent + s->rope) * (int64_t)sizeof *row);
+    for (int32_t pos = 0; pos < N_PAGES * 64; pos++) {
+        uint8_t *piece = kv.base + pages[pos / 64] * kv.page_stride_bytes;
+        for (int32_t j = 0; j < s->latent + s->rope; j++) row[j] = given_at(s, pos, j);
+        fl_kv_latent_store(&kv, piece, pos % 64, row, FL_DTYPE_F32);
+        fl_kv_k_pe_store(&kv, piece, pos % 64, row + s->latent, FL_DTYPE_F32);
+    }
     return kv;
+}
+
+/* Plain formats: what was given. Quantised ones: by the definition of each element. */
+static double expected_at(const shape *s, const fl_kv_layer *kv, int32_t pos, int32_t column) {
+    const uint8_t *piece = fl_kv_piece(kv, pages[pos / 64]);
+    if (fl_kv_format_is_plain(s->format) || column >= s->latent) return (double)given_at(s, pos, column);
+    return (double)fl_kv_latent_at(kv, piece, pos % 64, column);
 }
 
 static void check_shape(oc_run *run, const shape *s) {
     if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
-    if (!oc_case(run, s->kind, "kv_read dims=%d+%d %s pos=%d n=%d", s->latent, s->rope,
-                 fl_kv_format_name(s->format), s->pos, s->n))
+    if (!oc_case(run, s->kind, "kv_read dims=%d+%d %s/%d+%d pos=%d n=%d", s->latent, s->rope,
+                 fl_kv_format_name(s->format), s->group, s->n_outliers, s->pos, s->n))
         return;
     fl_kv_read_args args = {.kv = make_pool(run, s), .pages = pages, .pos = s->pos, .n = s->n};
     fl_backend *const backends[] = {run->be, run->one, run->ref};
@@ -65,9 +93,9 @@ static void check_shape(oc_run *run, const shape *s) {
         oc_mat want_k_pe = oc_output(run, dtype, s->n, s->rope, s->rope);
         for (int32_t t = 0; t < s->n; t++) {
             for (int32_t j = 0; j < s->latent; j++)
-                oc_set(&want_latent, t, j, (double)value_at(s->pos + t, j));
+                oc_set(&want_latent, t, j, expected_at(s, &args.kv, s->pos + t, j));
             for (int32_t j = 0; j < s->rope; j++)
-                oc_set(&want_k_pe, t, j, (double)value_at(s->pos + t, s->latent + j));
+                oc_set(&want_k_pe, t, j, expected_at(s, &args.kv, s->pos + t, s->latent + j));
         }
         oc_same(run, &latent, &want_latent);
         oc_same(run, &k_pe, &want_k_pe);
@@ -93,6 +121,8 @@ static void check_limits(oc_run *run) {
     oc_cost(run, fl_kv_read_cost(&good), 0, 5 * 12 * 4);
     good.kv.format = FL_KV_F32;
     oc_cost(run, fl_kv_read_cost(&good), 0, 5 * 12 * 6);
+    good.kv.format = FL_KV_FP8;
+    oc_cost(run, fl_kv_read_cost(&good), 0, 5 * (12 * 2 + 8 + 4 + 4 * 2));
     good.n = 0;
     OC_REFUSED(run, run->be->op->kv_read(run->be, &good), "kv_read: ");
 }

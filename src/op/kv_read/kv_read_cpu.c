@@ -1,39 +1,41 @@
 /* kv_read, portable: one task a page, bound by memory traffic. */
-#include "backend/backend.h"
-#include "op/kv_format.h"
+#include "op/kv_read/kv_read_pages.h"
+
 #include "op/op_convert.h"
 #include "op/span.h"
 
 typedef struct job {
     const fl_kv_read_args *a;
     fl_dtype act;
+    fl_kv_latents_fn *read_latents;
 } job;
 
-/* Task t reads what the range has of its t-th page. Tokens of one page are contiguous on both sides. */
+/* Task t reads what the range has of its t-th page. */
 static void read_page(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const job *j = context;
     const fl_kv_read_args *a = j->a;
     const fl_kv_layer *kv = &a->kv;
+    fl_dtype dtype = fl_kv_format_dtype(kv->format);
     int32_t page = a->pos / FL_KV_PAGE_TOKENS + task, page_pos = page * FL_KV_PAGE_TOKENS;
     int32_t first = page_pos > a->pos ? page_pos : a->pos;
     int32_t end = a->pos + a->n - page_pos < FL_KV_PAGE_TOKENS ? a->pos + a->n : page_pos + FL_KV_PAGE_TOKENS;
-    int64_t slot = first - page_pos, row = first - a->pos;
+    int64_t row = first - a->pos;
     const uint8_t *piece = fl_kv_piece(kv, a->pages[page]);
-    fl_dtype dtype = fl_kv_format_dtype(kv->format);
-    int64_t k_pe_first = (int64_t)FL_KV_PAGE_TOKENS * kv->latent_dim;
-    fl_convert_row(fl_element_mut(a->latent, j->act, row * kv->latent_dim), j->act,
-                   fl_element(piece, dtype, slot * kv->latent_dim), dtype, (end - first) * kv->latent_dim);
+    const fl_kv_slots slots = {first - page_pos, end - first};
+    j->read_latents(kv, piece, slots, j->act, fl_element_mut(a->latent, j->act, row * kv->latent_dim));
     fl_convert_row(fl_element_mut(a->k_pe, j->act, row * kv->rope_dim), j->act,
-                   fl_element(piece, dtype, k_pe_first + slot * kv->rope_dim), dtype,
-                   (end - first) * kv->rope_dim);
+                   fl_kv_k_pe(kv, piece, slots.first), dtype, slots.n * kv->rope_dim);
 }
 
-fl_err fl_kv_read_cpu(fl_backend *be, const fl_kv_read_args *a) {
+fl_err fl_kv_read_pages(fl_backend *be, const fl_kv_read_args *a, fl_kv_latents_fn *read_latents) {
     FL_TRY(fl_kv_read_validate(a));
-    if (a->n == 0) return FL_ERR_OK;
-    job j = {a, be->act_dtype};
+    job j = {a, be->act_dtype, read_latents};
     int32_t n_pages = (a->pos + a->n - 1) / FL_KV_PAGE_TOKENS - a->pos / FL_KV_PAGE_TOKENS + 1;
     fl_pool_run(be->pool, n_pages, read_page, &j);
     return FL_ERR_OK;
+}
+
+fl_err fl_kv_read_cpu(fl_backend *be, const fl_kv_read_args *a) {
+    return fl_kv_read_pages(be, a, fl_kv_latents_read);
 }

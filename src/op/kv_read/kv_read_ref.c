@@ -14,10 +14,9 @@ fl_err fl_kv_read_ref(fl_backend *be, const fl_kv_read_args *a) {
         int32_t pos = a->pos + i, slot = pos % FL_KV_PAGE_TOKENS;
         const uint8_t *piece = fl_kv_piece(&a->kv, a->pages[pos / FL_KV_PAGE_TOKENS]);
         for (int32_t j = 0; j < latent_dim; j++)
-            latent[(int64_t)i * latent_dim + j] = fl_act_load(piece, dtype, slot * latent_dim + j);
+            latent[(int64_t)i * latent_dim + j] = fl_kv_latent_at(&a->kv, piece, slot, j);
         for (int32_t j = 0; j < rope_dim; j++)
-            k_pe[(int64_t)i * rope_dim + j] =
-                fl_act_load(piece, dtype, FL_KV_PAGE_TOKENS * latent_dim + slot * rope_dim + j);
+            k_pe[(int64_t)i * rope_dim + j] = fl_act_load(fl_kv_k_pe(&a->kv, piece, slot), dtype, j);
     }
     return FL_ERR_OK;
 }

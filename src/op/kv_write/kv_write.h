@@ -1,6 +1,13 @@
-/* kv_write: stores the rows' latents (normalised, before gamma) and rotated k_pe in their pages, in the
- * pool's format (bf16: round to nearest even; f32: as is). Everything later is read as stored. Exact, checked
- * bitwise. Cost: bytes rows (latent_dim + rope_dim) (act + kv). */
+/* kv_write: stores the rows' latents (normalised, before gamma) and rotated k_pe in their pages, in the pool's format
+ * (f32: as is; bf16, k_pe: to nearest, ties to even; fp8, int4: kv_format.h). Everything later is read as stored.
+ *
+ * int4-naive and int2-naive are controls that an evaluation must flag: the latents of each of seqs[] are rounded to 16
+ * or 4 equal steps between the one minimum and maximum over all their rows and dimensions,
+ *   low + code * scale,  scale = (high - low) / (levels - 1),  code = nearest to (x - low) / scale, ties to even,
+ * in f32, then stored as bf16. So what is stored depends on how a prompt is cut into calls: contract 1 does not hold
+ * with them.
+ *
+ * Exact, checked bitwise; NaN stays NaN. Cost: bytes rows ((latent_dim + rope_dim) act + a token as stored). */
 #ifndef FL_OP_KV_WRITE_H
 #define FL_OP_KV_WRITE_H
 

@@ -1,5 +1,6 @@
 #include "op/kv_write/kv_write.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "op/act.h"
@@ -14,13 +15,32 @@ typedef struct shape {
     int32_t latent, rope;
     fl_kv_format format;
     int32_t rows[2], pos[2];
+    int32_t group, n_outliers;
 } shape;
 
+static const uint16_t outliers[FL_KV_OUTLIERS_MAX] = {0, 1, 33, 62, 63, 64, 100, 127};
+
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, FL_KV_BF16, {1, 0}, {0, 0}},        {OC_CHECK, 128, 32, FL_KV_BF16, {1, 1}, {63, 64}},
-    {OC_CHECK, 128, 32, FL_KV_BF16, {70, 64}, {37, 0}},  {OC_CHECK, 128, 32, FL_KV_F32, {65, 3}, {63, 126}},
-    {OC_CHECK, 512, 64, FL_KV_BF16, {2, 0}, {127, 0}},   {OC_CHECK, 17, 6, FL_KV_F32, {100, 0}, {5, 0}},
-    {OC_CHECK, 40, 10, FL_KV_BF16, {63, 128}, {65, 64}}, {OC_BENCH, 128, 32, FL_KV_BF16, {128, 128}, {0, 0}},
+    {OC_CHECK, 1, 1, FL_KV_BF16, {1, 0}, {0, 0}, 0, 0},
+    {OC_CHECK, 128, 32, FL_KV_BF16, {1, 1}, {63, 64}, 0, 0},
+    {OC_CHECK, 128, 32, FL_KV_BF16, {70, 64}, {37, 0}, 0, 0},
+    {OC_CHECK, 128, 32, FL_KV_F32, {65, 3}, {63, 126}, 0, 0},
+    {OC_CHECK, 512, 64, FL_KV_BF16, {2, 0}, {127, 0}, 0, 0},
+    {OC_CHECK, 17, 6, FL_KV_F32, {100, 0}, {5, 0}, 0, 0},
+    {OC_CHECK, 40, 10, FL_KV_BF16, {63, 128}, {65, 64}, 0, 0},
+    {OC_CHECK, 1, 1, FL_KV_FP8, {1, 0}, {0, 0}, 0, 0},
+    {OC_CHECK, 128, 32, FL_KV_FP8, {70, 64}, {37, 0}, 0, 0},
+    {OC_CHECK, 200, 10, FL_KV_FP8, {3, 0}, {63, 0}, 0, 0},
+    {OC_CHECK, 512, 64, FL_KV_FP8, {2, 1}, {127, 5}, 0, 0},
+    {OC_CHECK, 128, 32, FL_KV_INT4, {70, 64}, {37, 0}, 32, 0},
+    {OC_CHECK, 128, 32, FL_KV_INT4, {5, 2}, {62, 0}, 64, 8},
+    {OC_CHECK, 512, 64, FL_KV_INT4, {2, 1}, {127, 5}, 64, 1},
+    {OC_CHECK, 32, 6, FL_KV_INT4, {9, 0}, {0, 0}, 32, 2},
+    {OC_CHECK, 128, 32, FL_KV_INT4_NAIVE, {70, 64}, {37, 0}, 0, 0},
+    {OC_CHECK, 24, 6, FL_KV_INT2_NAIVE, {130, 1}, {1, 0}, 0, 0},
+    {OC_BENCH, 128, 32, FL_KV_BF16, {128, 128}, {0, 0}, 0, 0},
+    {OC_BENCH, 128, 32, FL_KV_FP8, {128, 128}, {0, 0}, 0, 0},
+    {OC_BENCH, 128, 32, FL_KV_INT4, {128, 128}, {0, 0}, 32, 0},
 };
 
 static const int32_t pages[N_PAGES] = {4, 1, 5, 0, 3, 2};
@@ -50,14 +70,18 @@ static fl_kv_write_args make_args(const fixture *f, bool ref, const oc_mat *pool
                                      .page_stride_bytes = f->stride,
                                      .latent_dim = f->s->latent,
                                      .rope_dim = f->s->rope,
-                                     .format = f->s->format},
+                                     .format = f->s->format,
+                                     .group = f->s->group,
+                                     .n_outliers = f->s->n_outliers,
+                                     .outliers = outliers},
                               .seqs = f->seqs,
                               .n_seqs = f->n_seqs};
 }
 
 static fixture make_fixture(oc_run *run, const shape *s) {
     fixture f = {.s = s};
-    f.stride = 64 * (s->latent + s->rope) * (int64_t)fl_dtype_bytes(fl_kv_format_dtype(s->format)) + 64;
+    const fl_kv_write_args sized = make_args(&f, true, &(oc_mat){0});
+    f.stride = fl_kv_piece_bytes(&sized.kv) + 64;
     int32_t rows = s->rows[0] + s->rows[1];
     f.latent = oc_act(run, rows, s->latent, s->latent + 3, OC_NORMAL);
     f.k_pe = oc_act(run, rows, s->rope, s->latent + 40, OC_SPIKE);
@@ -68,6 +92,7 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     return f;
 }
 
+/* Plain formats: every byte. */
 static void expect(const fixture *f, const oc_mat *pool) {
     for (int32_t i = 0; i < f->n_seqs; i++)
         for (int32_t r = 0; r < f->seqs[i].n_rows; r++)
@@ -80,14 +105,56 @@ static void expect(const fixture *f, const oc_mat *pool) {
             }
 }
 
+static double row_top(const oc_mat *m, int32_t row) {
+    double top = 0;
+    for (int32_t j = 0; j < m->width; j++) top = fmax(top, fabs(oc_get(m, row, j)));
+    return top;
+}
+
+/* Half a step of the quantiser around x, and the rounding of what is stored or computed. */
+static double step_bound(const fl_kv_layer *kv, double x, double top, double all_top) {
+    if (kv->format == FL_KV_FP8) return fabs(x) / 16 + top / 448 / 1024;
+    if (kv->format == FL_KV_INT4) return top / 15 * 1.01;
+    return all_top / fl_kv_naive_code_max(kv->format) * 1.01 + all_top / 256;
+}
+
+/* One position of a quantised format: it reads as something near what was given. */
+static void row_near_input(oc_run *run, const fixture *f, const fl_kv_write_args *args, int32_t i,
+                           int32_t r) {
+    const fl_kv_layer *kv = &args->kv;
+    int32_t row = f->seqs[i].row + r, pos = f->seqs[i].pos + r;
+    const uint8_t *piece = fl_kv_piece(kv, f->seqs[i].pages[pos / 64]);
+    double top = row_top(&f->latent.ref, row), all_top = 0;
+    for (int32_t k = 0; k < f->seqs[i].n_rows; k++)
+        all_top = fmax(all_top, row_top(&f->latent.ref, f->seqs[i].row + k));
+    for (int32_t j = 0; j < kv->latent_dim; j++) {
+        double x = oc_get(&f->latent.ref, row, j), got = (double)fl_kv_latent_at(kv, piece, pos % 64, j);
+        OC_TRUE(run, fabs(got - x) <= step_bound(kv, x, top, all_top));
+    }
+    for (int32_t j = 0; j < kv->rope_dim; j++) {
+        float k_pe = fl_act_load(fl_kv_k_pe(kv, piece, pos % 64), FL_DTYPE_BF16, j);
+        OC_TRUE(run, fl_bf16_of_f32((float)oc_get(&f->k_pe.ref, row, j)) == fl_bf16_of_f32(k_pe));
+    }
+}
+
+static void expect_quantised(oc_run *run, const fixture *f, const oc_mat *pool) {
+    fl_kv_write_args args = make_args(f, true, pool);
+    OC_OK(run, run->ref->op->kv_write(run->ref, &args));
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        for (int32_t r = 0; r < f->seqs[i].n_rows; r++) row_near_input(run, f, &args, i, r);
+}
+
 static void check_shape(oc_run *run, const shape *s) {
+    bool plain = fl_kv_format_is_plain(s->format) && fl_kv_naive_code_max(s->format) == 0;
     if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
-    if (!oc_case(run, s->kind, "kv_write dims=%d+%d %s rows=%d,%d pos=%d,%d", s->latent, s->rope,
-                 fl_kv_format_name(s->format), s->rows[0], s->rows[1], s->pos[0], s->pos[1]))
+    if (!oc_case(run, s->kind, "kv_write dims=%d+%d %s/%d+%d rows=%d,%d pos=%d,%d", s->latent, s->rope,
+                 fl_kv_format_name(s->format), s->group, s->n_outliers, s->rows[0], s->rows[1], s->pos[0],
+                 s->pos[1]))
         return;
     fixture f = make_fixture(run, s);
     oc_mat expected = oc_block(run, N_PAGES * f.stride);
-    expect(&f, &expected);
+    if (plain) expect(&f, &expected);
+    else expect_quantised(run, &f, &expected);
     fl_backend *const backends[] = {run->be, run->one, run->ref};
     for (int32_t i = 0; i < 3; i++) {
         oc_mat pool = oc_block(run, N_PAGES * f.stride); /* what is not written keeps its 0xAA */
@@ -122,6 +189,27 @@ static void check_rounding(oc_run *run) {
     OC_REFUSED(run, run->be->op->kv_write(run->be, &args), "kv_write: n_seqs");
 }
 
+static void check_int4_limits(oc_run *run, const fl_kv_write_args *plain) {
+    static const uint16_t unordered[] = {3, 3}, beyond[] = {5, 128};
+    fl_kv_write_args good = *plain;
+    good.kv = (fl_kv_layer){NULL, 1 << 20, 128, 4, FL_KV_INT4, 32, 8, outliers};
+    good.latent_stride = 128;
+    OC_OK(run, fl_kv_write_validate(&good));
+    OC_ACCEPTED_WITH(run, kv_write, good, kv.group, 64);
+    OC_REFUSED_WITH(run, kv_write, good, kv.group, 16, "kv_write: kv.group");
+    OC_REFUSED_WITH(run, kv_write, good, kv.group, 0, "kv_write: kv.group");
+    OC_REFUSED_WITH(run, kv_write, good, kv.latent_dim, 96 + 8, "kv_write: kv.latent_dim");
+    OC_REFUSED_WITH(run, kv_write, good, kv.n_outliers, 9, "kv_write: kv.n_outliers");
+    OC_REFUSED_WITH(run, kv_write, good, kv.n_outliers, -1, "kv_write: kv.n_outliers");
+    good.kv.n_outliers = 2;
+    OC_REFUSED_WITH(run, kv_write, good, kv.outliers, unordered, "kv_write: kv.outliers");
+    OC_REFUSED_WITH(run, kv_write, good, kv.outliers, beyond, "kv_write: kv.outliers");
+    int64_t piece_bytes = 64 * (64 + 4 * 4 + 2 * 2 + 4 * 2);
+    OC_ACCEPTED_WITH(run, kv_write, good, kv.page_stride_bytes, piece_bytes);
+    OC_REFUSED_WITH(run, kv_write, good, kv.page_stride_bytes, piece_bytes - 1, "kv.page_stride_bytes");
+    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * (132 * 2 + 64 + 16 + 4 + 8));
+}
+
 static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "kv_write limits and cost")) return;
     fl_kv_rows seqs[2] = {{.row = 0, .n_rows = 3, .pos = 4}, {.row = 9, .n_rows = 2, .pos = 0}};
@@ -140,6 +228,9 @@ static void check_limits(oc_run *run) {
     oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 4);
     good.kv.format = FL_KV_F32;
     oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 6);
+    good.kv.format = FL_KV_FP8;
+    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * (12 * 2 + 8 + 4 + 4 * 2));
+    check_int4_limits(run, &good);
     good.kv.format = FL_KV_BF16;
     seqs[1].n_rows = 0;
     OC_REFUSED(run, fl_kv_write_validate(&good), "kv_write: seqs[].n_rows");
