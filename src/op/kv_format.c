@@ -189,11 +189,13 @@ const void *fl_kv_k_pe(const fl_kv_layer *layer, const uint8_t *piece, int32_t s
                       (int64_t)slot * layer->rope_dim);
 }
 
-/* As fl_f32_of_e4m3, in a form that compilers vectorise: f32 reads the bits as 2^-120 times the value. */
+/* As fl_f32_of_e4m3, without branches: compilers vectorise it. */
 static float widen_e4m3(uint8_t code) {
     uint32_t magnitude = code & 0x7fu, sign = (code & 0x80u) << 24;
-    uint32_t bits = fl_bits_of_f32(fl_f32_of_bits(magnitude << 20) * 0x1p120f);
-    return fl_f32_of_bits(sign | (magnitude == 0x7fu ? 0x7fc00000u : bits));
+    uint32_t normal = (magnitude << 20) + (120u << 23);
+    uint32_t subnormal = fl_bits_of_f32((float)(int32_t)magnitude * 0x1p-9f);
+    uint32_t bits = magnitude < 8 ? subnormal : magnitude == 0x7fu ? 0x7fc00000u : normal;
+    return fl_f32_of_bits(sign | bits);
 }
 
 static void read_fp8(const fl_kv_layer *layer, const uint8_t *piece, int32_t slot, float *x) {
@@ -202,7 +204,8 @@ static void read_fp8(const fl_kv_layer *layer, const uint8_t *piece, int32_t slo
     const uint8_t *codes = piece + (int64_t)slot * layer->latent_dim;
     for (int32_t g = 0, first = 0; g < at.groups; g++, first += FL_KV_FP8_GROUP) {
         int32_t n = layer->latent_dim - first < FL_KV_FP8_GROUP ? layer->latent_dim - first : FL_KV_FP8_GROUP;
-        for (int32_t i = first; i < first + n; i++) x[i] = widen_e4m3(codes[i]) * scales[g];
+        float scale = scales[g];
+        for (int32_t i = first; i < first + n; i++) x[i] = widen_e4m3(codes[i]) * scale;
     }
 }
 

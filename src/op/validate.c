@@ -35,6 +35,14 @@ fl_err fl_list_rows_validate(const char *op, int32_t rows, int32_t pos) {
     return fl_need_multiple(op, "pos", pos, FL_ATTN_LIST_ROWS);
 }
 
+fl_err fl_attn_view_validate(const char *op, const fl_attn_view *view) {
+    FL_TRY(fl_need_range(op, "view.window", view->window, 0, INT32_MAX));
+    FL_TRY(fl_need_range(op, "view.segment", view->segment, 0, INT32_MAX));
+    FL_TRY(fl_need_range(op, "view.sinks", view->sinks, 0, INT32_MAX));
+    FL_TRY(fl_need_range(op, "view.distance_first", view->distance_first, 0, INT32_MAX));
+    return fl_need_range(op, "view.distance_end", view->distance_end, 0, INT32_MAX);
+}
+
 fl_err fl_kv_rows_validate(const char *op, const fl_kv_rows *seqs, int32_t n_seqs, int32_t rows) {
     FL_TRY(fl_need_count(op, "n_seqs", n_seqs));
     for (int32_t i = 0; i < n_seqs; i++) {

@@ -45,6 +45,9 @@ fl_err fl_block_tokens_validate(const char *op, int32_t block_tokens);
 /* Whole tiles of FL_ATTN_LIST_ROWS rows, within FL_ATTN_LIST_TOKENS_MAX. */
 fl_err fl_list_rows_validate(const char *op, int32_t rows, int32_t pos);
 
+/* No field of a view is negative. */
+fl_err fl_attn_view_validate(const char *op, const fl_attn_view *view);
+
 /* Timelines: n_seqs >= 1, row ranges inside 0..rows, positions inside int32. */
 fl_err fl_kv_rows_validate(const char *op, const fl_kv_rows *seqs, int32_t n_seqs, int32_t rows);
 

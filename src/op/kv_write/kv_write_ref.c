@@ -13,15 +13,15 @@ static void put_bytes(uint8_t *at, const void *value, size_t bytes) {
 
 static void write_fp8(const fl_kv_layer *kv, uint8_t *piece, int32_t slot, const float *x) {
     const fl_kv_layout at = fl_kv_layout_of(kv);
-    for (int32_t j = 0; j < kv->latent_dim; j++) {
-        int32_t group = j / FL_KV_FP8_GROUP;
+    for (int32_t g = 0; g < at.groups; g++) {
+        int32_t first = g * FL_KV_FP8_GROUP, end = first + FL_KV_FP8_GROUP;
+        if (end > kv->latent_dim) end = kv->latent_dim;
         float top = 0;
-        for (int32_t i = group * FL_KV_FP8_GROUP; i < kv->latent_dim && i / FL_KV_FP8_GROUP == group; i++)
-            top = fmaxf(top, fabsf(x[i])); /* fmax prefers numbers to NaN */
+        for (int32_t j = first; j < end; j++) top = fmaxf(top, fabsf(x[j])); /* fmax prefers numbers to NaN */
         float scale = fmaxf(top / 448, FL_KV_FP8_SCALE_MIN);
-        piece[slot * kv->latent_dim + j] = fl_e4m3_of_f32(x[j] / scale);
-        put_bytes(piece + at.scales_bytes + (slot * at.groups + group) * (int64_t)sizeof scale, &scale,
+        put_bytes(piece + at.scales_bytes + (slot * at.groups + g) * (int64_t)sizeof scale, &scale,
                   sizeof scale);
+        for (int32_t j = first; j < end; j++) piece[slot * kv->latent_dim + j] = fl_e4m3_of_f32(x[j] / scale);
     }
 }
 
