@@ -9,6 +9,38 @@
 
 enum { SEQS_MAX = 4 };
 
+/* Which keys rows see. */
+enum {
+    EVERY_KEY,
+    NEAR,
+    NEAR_AND_SINKS,
+    SEGMENT,
+    FAR,
+    FAR_STEPS,
+    STEPS,
+    DISTANCE,
+    NOT_THE_NEXT,
+    NO_KEY,
+    OWN_KEY,
+    N_SIGHTS
+};
+
+static const struct sight {
+    fl_attn_view view;
+    int32_t key_step;
+} sights[N_SIGHTS] = {
+    [NEAR] = {.view = {.window = 100}},
+    [NEAR_AND_SINKS] = {.view = {.window = 60, .sinks = 3}, .key_step = 1},
+    [SEGMENT] = {.view = {.window = 20, .sinks = 70, .segment = 256}},
+    [FAR] = {.view = {.window = 300, .sinks = 5, .far = true}},
+    [FAR_STEPS] = {.view = {.window = 9, .sinks = 2, .segment = 24, .far = true}, .key_step = 7},
+    [STEPS] = {.key_step = 130},
+    [DISTANCE] = {.view = {.distance_first = 40, .distance_end = 560}},
+    [NOT_THE_NEXT] = {.view = {.window = 90, .distance_first = 64}},
+    [NO_KEY] = {.view = {.window = 10, .distance_first = 10}},
+    [OWN_KEY] = {.view = {.window = 1}},
+};
+
 /* rows[i] rows of timeline i, the first at position pos[i]; ends with rows 0. */
 typedef struct shape {
     oc_kind kind;
@@ -16,28 +48,68 @@ typedef struct shape {
     fl_kv_format format;
     oc_fill fill;
     int32_t rows[SEQS_MAX], pos[SEQS_MAX];
+    int32_t n_outliers; /* int4 */
+    int32_t sight;      /* in sights[] */
 } shape;
 
+static const uint16_t outliers[FL_KV_OUTLIERS_MAX] = {2, 31, 32, 90, 91, 92, 120, 127};
+
 static const shape shapes[] = {
-    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {0}},
-    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {62}},
-    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {3}, {62}}, /* over the end of a page */
-    {OC_CHECK, 3, 128, 32, FL_KV_F32, OC_NORMAL, {2, 1}, {64, 5}},
-    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_SPIKE, {1}, {511}},
-    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {2}, {511}}, /* over the end of a split */
-    {OC_CHECK, 2, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {512}},
-    {OC_CHECK, 16, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {100}},
-    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_LARGE, {1, 3, 2}, {1100, 0, 127}},
-    {OC_CHECK, 8, 128, 32, FL_KV_F32, OC_ZERO, {1, 1}, {1535, 1536}},
-    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_EQUAL, {5}, {190}},
-    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {65}, {30}},
-    {OC_CHECK, 5, 24, 6, FL_KV_F32, OC_NORMAL, {2}, {70}}, /* odd head shapes: refused or right */
-    {OC_CHECK, 2, 40, 16, FL_KV_BF16, OC_NORMAL, {2}, {600}},
-    {OC_SLOW, 16, 512, 64, FL_KV_BF16, OC_SPIKE, {3, 2}, {2047, 900}},
-    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {2047}},
-    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {8191}},
-    {OC_BENCH, 128, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {2047}},
-    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {32}, {4095}},
+    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {0}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {62}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {3}, {62}, 0, EVERY_KEY}, /* over the end of a page */
+    {OC_CHECK, 3, 128, 32, FL_KV_F32, OC_NORMAL, {2, 1}, {64, 5}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_SPIKE, {1}, {511}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {2}, {511}, 0, EVERY_KEY}, /* over the end of a split */
+    {OC_CHECK, 2, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {512}, 0, EVERY_KEY},
+    {OC_CHECK, 16, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {100}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_LARGE, {1, 3, 2}, {1100, 0, 127}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_F32, OC_ZERO, {1, 1}, {1535, 1536}, 0, EVERY_KEY},
+    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_EQUAL, {5}, {190}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {65}, {30}, 0, EVERY_KEY},
+    {OC_CHECK,
+     5,
+     24,
+     6,
+     FL_KV_F32,
+     OC_NORMAL,
+     {2},
+     {70},
+     0,
+     EVERY_KEY}, /* odd head shapes: refused or right */
+    {OC_CHECK, 2, 40, 16, FL_KV_BF16, OC_NORMAL, {2}, {600}, 0, EVERY_KEY},
+    {OC_SLOW, 16, 512, 64, FL_KV_BF16, OC_SPIKE, {3, 2}, {2047, 900}, 0, EVERY_KEY},
+    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {2047}, 0, EVERY_KEY},
+    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
+    {OC_BENCH, 128, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {2047}, 0, EVERY_KEY},
+    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {32}, {4095}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_FP8, OC_NORMAL, {1}, {0}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_FP8, OC_NORMAL, {3, 1}, {510, 64}, 0, EVERY_KEY},
+    {OC_CHECK, 2, 512, 64, FL_KV_FP8, OC_SPIKE, {9}, {125}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {1}, {62}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {3, 1}, {510, 64}, 3, EVERY_KEY},
+    {OC_CHECK, 2, 512, 64, FL_KV_INT4, OC_NORMAL, {9}, {125}, 8, EVERY_KEY},
+    {OC_CHECK, 5, 40, 6, FL_KV_FP8, OC_NORMAL, {2}, {70}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_INT2_NAIVE, OC_NORMAL, {2}, {70}, 0, EVERY_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {3, 1}, {700, 20}, 0, NEAR},
+    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_NORMAL, {70}, {500}, 0, NEAR},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_SPIKE, {9, 2}, {1100, 0}, 0, NEAR_AND_SINKS},
+    {OC_CHECK, 3, 128, 32, FL_KV_BF16, OC_NORMAL, {25}, {1010}, 0, SEGMENT},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {3}, {1030}, 0, FAR},
+    {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_SPIKE, {40, 1}, {80, 3}, 0, FAR_STEPS},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {4}, {640}, 0, STEPS},
+    {OC_CHECK, 2, 512, 64, FL_KV_BF16, OC_NORMAL, {9}, {570}, 0, DISTANCE},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {9, 1}, {66, 600}, 0, NOT_THE_NEXT},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {2, 1}, {600, 5}, 0, NO_KEY},
+    {OC_CHECK, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {20}, {500}, 0, OWN_KEY},
+    {OC_CHECK, 5, 24, 6, FL_KV_F32, OC_NORMAL, {90}, {170}, 0, NEAR_AND_SINKS},
+    {OC_CHECK, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {9, 1}, {700, 60}, 1, NEAR_AND_SINKS},
+    {OC_CHECK, 4, 512, 64, FL_KV_FP8, OC_NORMAL, {9}, {600}, 0, FAR},
+    {OC_BENCH, 8, 128, 32, FL_KV_FP8, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
+    {OC_BENCH, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
+    {OC_BENCH, 128, 512, 64, FL_KV_FP8, OC_NORMAL, {1}, {2047}, 0, EVERY_KEY},
+    {OC_BENCH, 128, 512, 64, FL_KV_INT4, OC_NORMAL, {1}, {2047}, 4, EVERY_KEY},
+    {OC_BENCH, 8, 128, 32, FL_KV_BF16, OC_NORMAL, {1}, {8191}, 0, NEAR_AND_SINKS},
 };
 
 typedef struct fixture {
@@ -49,29 +121,51 @@ typedef struct fixture {
     oc_outs out, lse;
 } fixture;
 
-/* Element j of key t: [latent | k_pe]. */
-static double key_value(const fixture *f, const fl_kv_rows *seq, int32_t t, int32_t j) {
-    int32_t latent = f->s->latent, rope = f->s->rope, slot = t % 64;
-    const uint8_t *piece = f->kv.base + seq->pages[t / 64] * f->kv.page_stride_bytes;
-    int32_t index = j < latent ? slot * latent + j : 64 * latent + slot * rope + j - latent;
-    return (double)fl_act_load(piece, fl_kv_format_dtype(f->kv.format), index);
+static bool sees(const fixture *f, int32_t pos, int32_t t) {
+    const struct sight *sight = &sights[f->s->sight];
+    return fl_attn_view_sees(&sight->view, pos, t) && (sight->key_step == 0 || t % sight->key_step == 0);
 }
 
-/* A pool whose pages lie in a shuffled order, with gaps of NaN between them, and NaN in all slots behind a
- * timeline's last position. */
-static void make_kv(oc_run *run, fixture *f) {
-    const shape *s = f->s;
-    int32_t n_pages = 0, next = 0;
-    f->kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format};
-    f->kv.page_stride_bytes = fl_kv_piece_bytes(&f->kv) + 64;
-    for (int32_t i = 0; i < f->n_seqs; i++) n_pages += (f->seqs[i].pos + f->seqs[i].n_rows - 1) / 64 + 1;
-    int32_t *order = oc_memory(run, n_pages * (int64_t)sizeof *order);
-    for (int32_t i = 0; i < n_pages; i++) order[i] = i;
-    for (int32_t i = n_pages - 1; i > 0; i--) {
+/* Element j of key t: [latent | k_pe]. */
+static double key_value(const fixture *f, const fl_kv_rows *seq, int32_t t, int32_t j) {
+    const uint8_t *piece = fl_kv_piece(&f->kv, seq->pages[t / 64]);
+    if (j < f->s->latent) return (double)fl_kv_latent_at(&f->kv, piece, t % 64, j);
+    const void *k_pe = fl_kv_k_pe(&f->kv, piece, t % 64);
+    return (double)fl_act_load(k_pe, fl_kv_format_dtype(f->kv.format), j - f->s->latent);
+}
+
+/* Page numbers in a shuffled order. */
+static int32_t *shuffled(oc_run *run, int32_t n) {
+    int32_t *order = oc_memory(run, n * (int64_t)sizeof *order);
+    for (int32_t i = 0; i < n; i++) order[i] = i;
+    for (int32_t i = n - 1; i > 0; i--) {
         int32_t other = oc_below(run, i + 1), kept = order[i];
         order[i] = order[other];
         order[other] = kept;
     }
+    return order;
+}
+
+/* Keys in page `index` that some row of the timeline sees. */
+static bool page_is_seen(const fixture *f, const fl_kv_rows *seq, int32_t index) {
+    for (int32_t row = 0; row < seq->n_rows; row++)
+        for (int32_t t = index * 64; t < (index + 1) * 64; t++)
+            if (sees(f, seq->pos + row, t)) return true;
+    return false;
+}
+
+/* A pool with gaps of NaN between its pages, and NaN in all slots behind a timeline's last position and in the pages
+ * that none of its rows sees. */
+static void make_kv(oc_run *run, fixture *f) {
+    const shape *s = f->s;
+    int32_t n_pages = 0, next = 0, group = fl_kv_format_group(s->format, s->latent);
+    f->kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format, .group = group};
+    f->kv.n_outliers = s->n_outliers;
+    f->kv.outliers = outliers;
+    f->kv.page_stride_bytes = fl_kv_piece_bytes(&f->kv) + 64;
+    for (int32_t i = 0; i < f->n_seqs; i++) n_pages += (f->seqs[i].pos + f->seqs[i].n_rows - 1) / 64 + 1;
+    int32_t *order = shuffled(run, n_pages);
+    float *row = oc_memory(run, (s->latent + s->rope) * (int64_t)sizeof *row);
     f->kv.base = oc_memory(run, n_pages * f->kv.page_stride_bytes);
     memset(f->kv.base, 0xff, (size_t)(n_pages * f->kv.page_stride_bytes));
     for (int32_t i = 0; i < f->n_seqs; i++) {
@@ -79,14 +173,14 @@ static void make_kv(oc_run *run, fixture *f) {
         seq->pages = order + next;
         next += (seq->pos + seq->n_rows - 1) / 64 + 1;
         for (int32_t t = 0; t < seq->pos + seq->n_rows; t++) {
-            uint8_t *piece = f->kv.base + seq->pages[t / 64] * f->kv.page_stride_bytes;
-            for (int32_t j = 0; j < s->latent + s->rope; j++) {
-                int32_t slot = t % 64;
-                int32_t at =
-                    j < s->latent ? slot * s->latent + j : 64 * s->latent + slot * s->rope + j - s->latent;
-                fl_act_store(piece, fl_kv_format_dtype(s->format), at, (float)oc_normal(run));
-            }
+            uint8_t *piece = fl_kv_piece(&f->kv, seq->pages[t / 64]);
+            for (int32_t j = 0; j < s->latent + s->rope; j++) row[j] = (float)oc_normal(run);
+            fl_kv_latent_store(&f->kv, piece, t % 64, row, FL_DTYPE_F32);
+            fl_kv_k_pe_store(&f->kv, piece, t % 64, row + s->latent, FL_DTYPE_F32);
         }
+        for (int32_t index = 0; index * 64 < seq->pos + seq->n_rows; index++)
+            if (!page_is_seen(f, seq, index))
+                memset(fl_kv_piece(&f->kv, seq->pages[index]), 0xff, (size_t)f->kv.page_stride_bytes);
     }
 }
 
@@ -114,6 +208,8 @@ static fl_attn_absorbed_args make_args(oc_run *run, const fixture *f, const oc_m
     fl_attn_absorbed_args args = {
         .seqs = f->seqs, .n_seqs = f->n_seqs, .rows = f->rows, .n_heads = f->s->heads};
     args.kv = f->kv;
+    args.view = sights[f->s->sight].view;
+    args.key_step = sights[f->s->sight].key_step;
     args.q = q->data;
     args.out = out->data;
     args.scratch =
@@ -131,32 +227,76 @@ static fl_err attend(oc_run *run, fl_backend *be, const fl_attn_absorbed_args *a
     return FL_ERR_OK;
 }
 
-/* The formula in one pass over all keys, splits unknown. */
-static void expect(oc_run *run, const fixture *f, const oc_mat *out, const oc_mat *lse, double *largest) {
+/* Keys of one timeline as [keys][latent + rope], and room for their weights. */
+typedef struct wide_keys {
+    double *values, *p;
+} wide_keys;
+
+static wide_keys widen(oc_run *run, const fixture *f, const fl_kv_rows *seq) {
+    int32_t n = seq->pos + seq->n_rows, dim = f->s->latent + f->s->rope;
+    wide_keys keys = {.values = oc_memory(run, (int64_t)n * dim * (int64_t)sizeof(double)),
+                      .p = oc_memory(run, n * (int64_t)sizeof(double))};
+    for (int32_t i = 0; i < n * dim; i++) keys.values[i] = key_value(f, seq, i / dim, i % dim);
+    return keys;
+}
+
+/* The formula for one line, in one pass over all keys, splits unknown. What sees nothing: 0. Returns the largest
+ * |latent| that the line sees. */
+static double expect_line(const fixture *f, const wide_keys *keys, int32_t pos, int64_t line,
+                          const oc_mat *out, const oc_mat *lse) {
     const shape *s = f->s;
-    double *p = oc_memory(run, (f->pos_max + 1) * (int64_t)sizeof *p);
+    int32_t dim = s->latent + s->rope;
+    double m = -INFINITY, l = 0, largest = 0;
+    for (int32_t t = 0; t <= pos; t++) {
+        bool seen = sees(f, pos, t);
+        keys->p[t] = seen ? 0 : -INFINITY;
+        for (int32_t j = 0; j < dim && seen; j++)
+            keys->p[t] += oc_get(&f->q.ref, line, j) * keys->values[t * dim + j];
+        m = fmax(m, keys->p[t]);
+    }
+    for (int32_t t = 0; t <= pos; t++) l += keys->p[t] = isinf(m) ? 0 : pow(2, keys->p[t] - m);
+    oc_set(lse, line, 0, l > 0 ? log(l) / log(2) + m : 0);
+    double sums[FL_ATTN_HEAD_DIM_MAX] = {0};
+    for (int32_t t = 0; t <= pos; t++)
+        for (int32_t j = 0; j < s->latent && keys->p[t] > 0; j++) {
+            sums[j] += keys->p[t] * keys->values[t * dim + j];
+            largest = fmax(largest, fabs(keys->values[t * dim + j]));
+        }
+    for (int32_t j = 0; j < s->latent; j++) oc_set(out, line, j, l > 0 ? sums[j] / l : 0);
+    return largest;
+}
+
+static void expect(oc_run *run, const fixture *f, const oc_mat *out, const oc_mat *lse, double *largest) {
+    int32_t heads = f->s->heads;
+    for (int32_t i = 0; i < f->n_seqs; i++) {
+        wide_keys keys = widen(run, f, &f->seqs[i]);
+        for (int32_t k = 0; k < f->seqs[i].n_rows * heads; k++) {
+            int64_t line = (int64_t)f->seqs[i].row * heads + k;
+            largest[line] = expect_line(f, &keys, f->seqs[i].pos + k / heads, line, out, lse);
+        }
+    }
+}
+
+/* A line that sees nothing has exactly 0 and -infinity; the latter becomes 0, for the comparisons that follow. */
+static void check_blind_line(oc_run *run, const fixture *f, int32_t line) {
+    const oc_mat *const outs[] = {&f->out.be, &f->out.one, &f->out.ref};
+    const oc_mat *const lses[] = {&f->lse.be, &f->lse.one, &f->lse.ref};
+    for (int32_t i = 0; i < 3; i++) {
+        double lse = oc_get(lses[i], line, 0);
+        OC_TRUE(run, isinf(lse) && lse < 0);
+        for (int32_t j = 0; j < f->s->latent; j++) OC_TRUE(run, fabs(oc_get(outs[i], line, j)) <= 0);
+        oc_set(lses[i], line, 0, 0);
+    }
+}
+
+static void check_blind(oc_run *run, const fixture *f) {
     for (int32_t i = 0; i < f->n_seqs; i++)
-        for (int32_t line = 0; line < f->seqs[i].n_rows * s->heads; line++) {
-            const fl_kv_rows *seq = &f->seqs[i];
-            int32_t keys = seq->pos + line / s->heads + 1, row = seq->row * s->heads + line;
-            double m = -INFINITY, l = 0;
-            for (int32_t t = 0; t < keys; t++) {
-                p[t] = 0;
-                for (int32_t j = 0; j < s->latent + s->rope; j++)
-                    p[t] += oc_get(&f->q.ref, row, j) * key_value(f, seq, t, j);
-                m = fmax(m, p[t]);
-            }
-            for (int32_t t = 0; t < keys; t++) l += p[t] = pow(2, p[t] - m);
-            oc_set(lse, row, 0, log(l) / log(2) + m);
-            for (int32_t j = 0; j < s->latent; j++) {
-                double sum = 0;
-                for (int32_t t = 0; t < keys; t++) {
-                    double value = key_value(f, seq, t, j);
-                    sum += p[t] * value;
-                    largest[row] = fmax(largest[row], fabs(value));
-                }
-                oc_set(out, row, j, sum / l);
-            }
+        for (int32_t k = 0; k < f->seqs[i].n_rows; k++) {
+            bool any = false;
+            int32_t pos = f->seqs[i].pos + k, heads = f->s->heads;
+            for (int32_t t = 0; t <= pos; t++) any = any || sees(f, pos, t);
+            for (int32_t h = 0; h < heads && !any; h++)
+                check_blind_line(run, f, (f->seqs[i].row + k) * heads + h);
         }
 }
 
@@ -167,8 +307,9 @@ static void check_rows(oc_run *run, const fixture *f) {
         for (int32_t k = 0; k < f->seqs[i].n_rows; k++) {
             fl_kv_rows seq = {.n_rows = 1, .pos = f->seqs[i].pos + k, .pages = f->seqs[i].pages};
             int64_t line = (int64_t)(f->seqs[i].row + k) * f->s->heads;
-            fl_attn_absorbed_args args = {.seqs = &seq, .n_seqs = 1, .rows = 1, .n_heads = f->s->heads};
-            args.kv = f->kv;
+            fl_attn_absorbed_args args = make_args(run, f, &f->q.be, &out);
+            args.seqs = &seq;
+            args.n_seqs = args.rows = 1;
             args.q = oc_at(&f->q.be, line, 0);
             args.out = oc_at(&out, line, 0);
             OC_OK(run, attend(run, run->be, &args, seq.pos));
@@ -186,12 +327,13 @@ static void compare(oc_run *run, const fixture *f) {
     double *bound = oc_memory(run, lines * s->latent * (int64_t)sizeof *bound);
     double *lse_bound = oc_memory(run, lines * (int64_t)sizeof *lse_bound);
     double tolerance = run->be->act_dtype == FL_DTYPE_F32 ? 1e-5 : 2e-2;
+    check_blind(run, f);
     expect(run, f, &out, &lse, largest);
-    for (int64_t i = 0; i < lines * s->latent; i++) bound[i] = tolerance * largest[i / s->latent];
+    for (int64_t i = 0; i < lines * s->latent; i++) bound[i] = tolerance * largest[i / s->latent] + 1e-30;
     for (int64_t i = 0; i < lines; i++) lse_bound[i] = tolerance * (1 + fabs(oc_get(&lse, i, 0)));
     oc_outs_near(run, &f->out, bound);
     oc_outs_near(run, &f->lse, lse_bound);
-    for (int64_t i = 0; i < lines * s->latent; i++) bound[i] = 1e-6 * largest[i / s->latent];
+    for (int64_t i = 0; i < lines * s->latent; i++) bound[i] = 1e-6 * largest[i / s->latent] + 1e-30;
     for (int64_t i = 0; i < lines; i++) lse_bound[i] = 1e-6 * (1 + fabs(oc_get(&lse, i, 0)));
     oc_near(run, &f->out.ref, &out, bound);
     oc_near(run, &f->lse.ref, &lse, lse_bound);
@@ -240,7 +382,7 @@ static void check_shape(oc_run *run, const shape *s) {
 
 /* Two keys whose scores are 1 (latent part) and 2 (k_pe part): weights 1/3 and 2/3, lse = log2(6). */
 static void check_literal(oc_run *run) {
-    static const shape s = {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_ZERO, {1}, {1}};
+    static const shape s = {OC_CHECK, 1, 128, 32, FL_KV_BF16, OC_ZERO, {1}, {1}, 0, EVERY_KEY};
     if (!oc_case(run, OC_CHECK, "attn_absorbed by hand")) return;
     fixture f = make_fixture(run, &s);
     uint16_t *piece = (uint16_t *)fl_kv_piece(&f.kv, f.seqs[0].pages[0]);
@@ -314,6 +456,13 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.latent_dim, 1025, "attn_absorbed: kv.latent_dim");
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.rope_dim, 0, "attn_absorbed: kv.rope_dim");
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.rope_dim, 1025, "attn_absorbed: kv.rope_dim");
+    OC_REFUSED_WITH(run, attn_absorbed, good, view.window, -1, "attn_absorbed: view.window");
+    OC_REFUSED_WITH(run, attn_absorbed, good, view.segment, -1, "attn_absorbed: view.segment");
+    OC_REFUSED_WITH(run, attn_absorbed, good, view.sinks, -1, "attn_absorbed: view.sinks");
+    OC_REFUSED_WITH(run, attn_absorbed, good, view.distance_first, -1, "attn_absorbed: view.distance_first");
+    OC_REFUSED_WITH(run, attn_absorbed, good, view.distance_end, -1, "attn_absorbed: view.distance_end");
+    OC_REFUSED_WITH(run, attn_absorbed, good, key_step, -1, "attn_absorbed: key_step");
+    OC_ACCEPTED_WITH(run, attn_absorbed, good, key_step, INT32_MAX);
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.page_stride_bytes, 64 * 160 * 2 - 1, "kv.page_stride_bytes");
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.format, FL_N_KV_FORMATS, "kv.format");
     OC_REFUSED_WITH(run, attn_absorbed, good, kv.format, FL_KV_F32, "kv.page_stride_bytes");
@@ -343,6 +492,30 @@ static void check_sizes(oc_run *run) {
     oc_cost(run, fl_attn_absorbed_cost(&args), 2 * pairs * 8 * 288, bytes + 5 * 8 * 4 + keys * 160 * 2);
 }
 
+/* Pairs, and keys that some row sees, counted one by one. */
+static void check_sight_cost(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "attn_absorbed cost of views")) return;
+    for (int32_t sight = 0; sight < N_SIGHTS; sight++)
+        for (int32_t pos = 0; pos < 700; pos += 69) {
+            const shape s = {.sight = sight};
+            const fixture f = {.s = &s};
+            const fl_kv_rows seqs[] = {{.row = 0, .n_rows = 5, .pos = pos}};
+            fl_attn_absorbed_args args = good_args(seqs);
+            args.n_seqs = 1;
+            args.view = sights[sight].view;
+            args.key_step = sights[sight].key_step;
+            double pairs = 0, keys = 0;
+            for (int32_t t = 0; t < pos + 5; t++) {
+                int32_t rows = 0;
+                for (int32_t row = 0; row < 5; row++) rows += sees(&f, pos + row, t);
+                pairs += rows;
+                keys += rows > 0;
+            }
+            oc_cost(run, fl_attn_absorbed_cost(&args), 2 * pairs * 8 * 288,
+                    keys * 160 * 2 + 5 * 8 * (160 + 128) * 2);
+        }
+}
+
 static void check_refuses(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "attn_absorbed refuses no rows")) return;
     fl_attn_absorbed_args args = good_args(NULL);
@@ -355,5 +528,6 @@ void fl_attn_absorbed_check(oc_run *run) {
     check_literal(run);
     check_limits(run);
     check_sizes(run);
+    check_sight_cost(run);
     check_refuses(run);
 }
