@@ -106,7 +106,7 @@ void fl_engine_close(fl_engine *engine);
 typedef struct fl_engine_info {
     const char *model_type;     /* "deepseek_v3", ...; borrowed from the engine */
     const char *backend;        /* the one chosen */
-    const char *kv_dtype;       /* "bf16" or "f32" */
+    const char *kv_dtype;       /* as stored: "bf16", "fp8", "int4", "f32", ... */
     int64_t ctx_tokens;         /* longest session */
     int64_t kv_tokens;          /* size of the KV pool */
     int64_t weights_bytes;      /* packed weights in memory */

@@ -58,7 +58,9 @@ int64_t fl_kv_piece_bytes(const fl_kv_layer *layer) {
 }
 
 double fl_kv_token_bytes(const fl_kv_layer *layer) {
-    return (double)fl_kv_piece_bytes(layer) / FL_KV_PAGE_TOKENS;
+    fl_kv_layer one_plane = *layer;
+    one_plane.planes = one_plane.plane = 0;
+    return (double)fl_kv_piece_bytes(&one_plane) / FL_KV_PAGE_TOKENS;
 }
 
 /* ---- the definition ---- */

@@ -66,7 +66,7 @@ fl_kv_layout fl_kv_layout_of(const fl_kv_layer *layer);
 
 int64_t fl_kv_piece_bytes(const fl_kv_layer *layer);
 
-/* Bytes that a token's KV takes: what cost functions count. */
+/* Bytes of a token's latent and of its k_pe in one plane: what an op reads or writes of it, for cost functions. */
 double fl_kv_token_bytes(const fl_kv_layer *layer);
 
 /* ---- one token or a few, portable ------------------------------------------------------------------------------ */

@@ -48,6 +48,9 @@ typedef enum fl_kv_format {
 /* Latent dimensions that int4 may keep in 16 bits. */
 enum { FL_KV_OUTLIERS_MAX = 8 };
 
+/* Rotations of k_pe that a page may hold. */
+enum { FL_KV_PLANES_MAX = 2 };
+
 /* One layer's part of the KV pool. The piece of page p starts at base + p * page_stride_bytes. */
 typedef struct fl_kv_layer {
     uint8_t *base;

@@ -18,6 +18,8 @@ static fl_err validate_int4(const char *op, const fl_kv_layer *kv) {
 fl_err fl_kv_layer_validate(const char *op, const fl_kv_layer *kv) {
     FL_TRY(fl_need_range(op, "kv.latent_dim", kv->latent_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "kv.rope_dim", kv->rope_dim, 1, FL_ATTN_HEAD_DIM_MAX));
+    FL_TRY(fl_need_range(op, "kv.planes", kv->planes, 0, FL_KV_PLANES_MAX));
+    FL_TRY(fl_need_range(op, "kv.plane", kv->plane, 0, kv->planes > 1 ? kv->planes - 1 : 0));
     FL_TRY(fl_need_range(op, "kv.format", kv->format, 0, FL_N_KV_FORMATS - 1));
     if (kv->format == FL_KV_INT4) FL_TRY(validate_int4(op, kv));
     return fl_need_stride(op, "kv.page_stride_bytes", kv->page_stride_bytes, fl_kv_piece_bytes(kv));

@@ -53,14 +53,6 @@ bool fl_attn_prefill_sees(const fl_attn_prefill_args *a, int32_t r, int32_t h, i
 
 /* ---- limits ---- */
 
-static fl_err validate_view(const char *op, const fl_attn_view *v) {
-    FL_TRY(fl_need_range(op, "view.window", v->window, 0, INT32_MAX));
-    FL_TRY(fl_need_range(op, "view.segment", v->segment, 0, INT32_MAX));
-    FL_TRY(fl_need_range(op, "view.sinks", v->sinks, 0, INT32_MAX));
-    FL_TRY(fl_need_range(op, "view.distance_first", v->distance_first, 0, INT32_MAX));
-    return fl_need_range(op, "view.distance_end", v->distance_end, 0, INT32_MAX);
-}
-
 static fl_err validate_keys(const char *op, const fl_attn_prefill_args *a) {
     FL_TRY(fl_need_range(op, "n_keys", a->n_keys, 1, FL_ATTN_SPLIT_TOKENS));
     FL_TRY(fl_need_range(op, "key_step", a->key_step, 0, INT32_MAX / a->n_keys));
@@ -96,7 +88,7 @@ fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a) {
     FL_TRY(fl_need_range(op, "rope_dim", a->rope_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "v_dim", a->v_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(validate_keys(op, a));
-    FL_TRY(validate_view(op, &a->view));
+    FL_TRY(fl_attn_view_validate(op, &a->view));
     return validate_list(op, a);
 }
 

@@ -23,6 +23,8 @@ static const shape shapes[] = {
     {OC_CHECK, 17, 6, 1024, 0, 1, FL_KV_F32, OC_TINY},
     {OC_CHECK, 33, 10, 1024, 1, 1, FL_KV_BF16, OC_EQUAL},
     {OC_CHECK, 1024, 1, 64, 1, 1, FL_KV_BF16, OC_ZERO},
+    {OC_CHECK, 128, 32, 128, 1, 2, FL_KV_FP8, OC_NORMAL},
+    {OC_CHECK, 128, 32, 64, 2, 3, FL_KV_INT4, OC_NORMAL},
     {OC_BENCH, 128, 32, 128, 0, 256, FL_KV_BF16, OC_NORMAL},
 };
 
@@ -40,21 +42,26 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     int32_t first = s->block * s->block_tokens, n_tokens = s->n_blocks * s->block_tokens;
     int32_t n_pages = (first + n_tokens) / FL_KV_PAGE_TOKENS, width = s->latent + s->rope;
     f.kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format};
+    f.kv.group = fl_kv_format_group(s->format, s->latent);
     f.kv.page_stride_bytes = fl_kv_piece_bytes(&f.kv) + 64;
     f.kv.base = oc_memory_fenced(run, n_pages * f.kv.page_stride_bytes);
     memset(f.kv.base, 0xff, (size_t)(n_pages * f.kv.page_stride_bytes));
     f.pages = oc_memory(run, n_pages * (int64_t)sizeof *f.pages);
     for (int32_t i = 0; i < n_pages; i++) f.pages[i] = n_pages - 1 - i;
-    f.values = oc_input(run, fl_kv_format_dtype(s->format), n_tokens, width, width);
+    f.values = oc_input(run, FL_DTYPE_F32, n_tokens, width, width);
     oc_fill_mat(run, &f.values, s->fill);
+    float *row = oc_memory(run, width * (int64_t)sizeof *row);
     for (int32_t t = 0; t < n_tokens; t++) {
         int32_t slot = t % FL_KV_PAGE_TOKENS;
         uint8_t *piece = fl_kv_piece(&f.kv, f.pages[(first + t) / FL_KV_PAGE_TOKENS]);
-        for (int32_t j = 0; j < width; j++) {
-            int32_t at = slot * s->latent + j;
-            if (j >= s->latent) at = FL_KV_PAGE_TOKENS * s->latent + slot * s->rope + j - s->latent;
-            fl_act_store(piece, fl_kv_format_dtype(s->format), at, (float)oc_get(&f.values, t, j));
-        }
+        for (int32_t j = 0; j < width; j++) row[j] = (float)oc_get(&f.values, t, j);
+        fl_kv_latent_store(&f.kv, piece, slot, row, FL_DTYPE_F32);
+        fl_kv_k_pe_store(&f.kv, piece, slot, row + s->latent, FL_DTYPE_F32);
+        const void *k_pe = fl_kv_k_pe(&f.kv, piece, slot);
+        for (int32_t j = 0; j < width; j++)
+            oc_set(&f.values, t, j,
+                   j < s->latent ? (double)fl_kv_latent_at(&f.kv, piece, slot, j)
+                                 : (double)fl_act_load(k_pe, fl_kv_format_dtype(s->format), j - s->latent));
     }
     f.latent = oc_outs_make(run, run->be->act_dtype, s->n_blocks, s->latent, s->latent);
     f.k_pe = oc_outs_make(run, run->be->act_dtype, s->n_blocks, s->rope, s->rope);

@@ -1,7 +1,5 @@
 /* block_mean, portable: one task a block, bound by memory traffic. Columns are independent and next to each other, so
  * the compiler makes vectors of the plain loops. */
-#include <string.h>
-
 #include "backend/backend.h"
 #include "op/kv_format.h"
 #include "op/op_convert.h"
@@ -11,32 +9,30 @@ typedef struct job {
     fl_dtype act;
 } job;
 
+/* Latents or k_pe of a page. */
+typedef enum stored { LATENTS, K_PE } stored;
+
 /* sums += the page's tokens, in order. */
-static void add_page(const void *rows, fl_dtype dtype, int32_t width, float *sums) {
-    float page[FL_ATTN_HEAD_DIM_MAX];
-    memset(page, 0, (size_t)width * sizeof *page);
+static void add_page(const fl_kv_layer *kv, const uint8_t *piece, stored what, float *sums) {
+    float page[FL_ATTN_HEAD_DIM_MAX] = {0}, row[FL_ATTN_HEAD_DIM_MAX];
+    int32_t width = what == LATENTS ? kv->latent_dim : kv->rope_dim;
     for (int32_t slot = 0; slot < FL_KV_PAGE_TOKENS; slot++) {
-        const void *row = fl_element(rows, dtype, (int64_t)slot * width);
-        const uint16_t *half = row;
-        const float *wide = row;
-        if (dtype == FL_DTYPE_BF16)
-            for (int32_t j = 0; j < width; j++) page[j] += fl_f32_of_bf16(half[j]);
+        if (what == LATENTS) fl_kv_latents_read(kv, piece, (fl_kv_slots){slot, 1}, FL_DTYPE_F32, row);
         else
-            for (int32_t j = 0; j < width; j++) page[j] += wide[j];
+            fl_convert_row(row, FL_DTYPE_F32, fl_kv_k_pe(kv, piece, slot), fl_kv_format_dtype(kv->format),
+                           width);
+        for (int32_t j = 0; j < width; j++) page[j] += row[j];
     }
     for (int32_t j = 0; j < width; j++) sums[j] += page[j];
 }
 
-/* Mean of `width` columns that begin `first` elements into each page of a block. */
-static void mean_columns(const job *j, int32_t block, int64_t first, int32_t width, void *out) {
+static void mean_columns(const job *j, int32_t block, stored what, void *out) {
     const fl_block_mean_args *a = j->a;
-    float sums[FL_ATTN_HEAD_DIM_MAX];
-    fl_dtype dtype = fl_kv_format_dtype(a->kv.format);
+    float sums[FL_ATTN_HEAD_DIM_MAX] = {0};
+    int32_t width = what == LATENTS ? a->kv.latent_dim : a->kv.rope_dim;
     int32_t n_pages = a->block_tokens / FL_KV_PAGE_TOKENS;
     const int32_t *pages = a->pages + (int64_t)(a->block + block) * n_pages;
-    memset(sums, 0, (size_t)width * sizeof *sums);
-    for (int32_t i = 0; i < n_pages; i++)
-        add_page(fl_element(fl_kv_piece(&a->kv, pages[i]), dtype, first), dtype, width, sums);
+    for (int32_t i = 0; i < n_pages; i++) add_page(&a->kv, fl_kv_piece(&a->kv, pages[i]), what, sums);
     for (int32_t i = 0; i < width; i++) sums[i] /= (float)a->block_tokens;
     fl_convert_row(fl_element_mut(out, j->act, (int64_t)block * width), j->act, sums, FL_DTYPE_F32, width);
 }
@@ -44,9 +40,8 @@ static void mean_columns(const job *j, int32_t block, int64_t first, int32_t wid
 static void mean_block(void *context, int32_t block, int32_t worker) {
     (void)worker;
     const job *j = context;
-    const fl_kv_layer *kv = &j->a->kv;
-    mean_columns(j, block, 0, kv->latent_dim, j->a->latent);
-    mean_columns(j, block, (int64_t)FL_KV_PAGE_TOKENS * kv->latent_dim, kv->rope_dim, j->a->k_pe);
+    mean_columns(j, block, LATENTS, j->a->latent);
+    mean_columns(j, block, K_PE, j->a->k_pe);
 }
 
 fl_err fl_block_mean_cpu(fl_backend *be, const fl_block_mean_args *a) {

@@ -192,7 +192,7 @@ static void check_rounding(oc_run *run) {
 static void check_int4_limits(oc_run *run, const fl_kv_write_args *plain) {
     static const uint16_t unordered[] = {3, 3}, beyond[] = {5, 128};
     fl_kv_write_args good = *plain;
-    good.kv = (fl_kv_layer){NULL, 1 << 20, 128, 4, FL_KV_INT4, 32, 8, outliers};
+    good.kv = (fl_kv_layer){NULL, 1 << 20, 128, 4, FL_KV_INT4, 32, 8, outliers, 0, 0};
     good.latent_stride = 128;
     OC_OK(run, fl_kv_write_validate(&good));
     OC_ACCEPTED_WITH(run, kv_write, good, kv.group, 64);
@@ -223,6 +223,9 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, kv_write, good, kv.format, FL_N_KV_FORMATS, "kv_write: kv.format");
     OC_REFUSED_WITH(run, kv_write, good, kv.latent_dim, 0, "kv_write: kv.latent_dim");
     OC_REFUSED_WITH(run, kv_write, good, kv.rope_dim, 0, "kv_write: kv.rope_dim");
+    OC_REFUSED_WITH(run, kv_write, good, kv.plane, 1, "kv_write: kv.plane");
+    OC_REFUSED_WITH(run, kv_write, good, kv.plane, -1, "kv_write: kv.plane");
+    OC_REFUSED_WITH(run, kv_write, good, kv.planes, -1, "kv_write: kv.planes");
     OC_REFUSED_WITH(run, kv_write, good, n_seqs, 0, "kv_write: n_seqs");
     OC_ACCEPTED_WITH(run, kv_write, good, n_seqs, 1);
     oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 4);
