@@ -69,10 +69,12 @@ static fl_err read_kv_dtype(fl_engine *e, const char *name) {
     fl_kv_format format = e->be->kv_f32 ? FL_KV_F32 : FL_KV_BF16;
     bool known = !name || strcmp(name, "auto") == 0 || fl_kv_format_parse(name, &format);
     if (!known || (format == FL_KV_F32 && !e->be->kv_f32))
-        return FL_FAIL(FL_ERR_UNSUPPORTED,
-                       "kv_dtype: backend %s stores auto, bf16, fp8, int4, int4-naive, int2-naive%s; found '%s'",
-                       e->be->name, e->be->kv_f32 ? ", f32" : "", name);
+        return FL_FAIL(
+            FL_ERR_UNSUPPORTED,
+            "kv_dtype: backend %s stores auto, bf16, fp8, int4, int4-naive, int2-naive%s; found '%s'",
+            e->be->name, e->be->kv_f32 ? ", f32" : "", name);
     e->kv_shape = fl_kv_shape_of_config(e->config, format);
+    fl_attend_config_shape(&e->attending, &e->kv_shape);
     return FL_ERR_OK;
 }
 

@@ -136,10 +136,9 @@ static void what_is_wrong_is_named(void **state) {
     REFUSED("run", "--temperature: expected a number such as 0.7, found 'nan'", "m", "--temperature", "nan");
     REFUSED("run", "--max-tokens: expected 1 to 16777216, found 0", "m", "--max-tokens=0");
     REFUSED("run", "--seed: expected 0 or more, found -1", "m", "--seed", "-1");
-    REFUSED("run", "--policy: this build has full, found 'window'", "m", "--policy", "window");
     REFUSED("run", "--kv-cache-dtype: this build has auto|bf16|f32|fp8|int4, found 'int8'", "m",
             "--kv-cache-dtype", "int8");
-    REFUSED("run", "found ''", "m", "--policy", "");
+    REFUSED("run", "found ''", "m", "--kv-cache-dtype", "");
     REFUSED("run", "--ctx: expected a value (N) behind it", "m", "--ctx");
     REFUSED("run", "--json takes no value", "m", "--json=1");
     REFUSED("run", "expected: firstlight run MODEL [QUESTION]", "--json");
