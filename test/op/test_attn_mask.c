@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "base/half.h"
 #include "op/act.h"
+#include "op/attn_prefill/attn_prefill_spans.h"
 
 enum {
     HEADS = 3,
@@ -457,6 +458,82 @@ static void empty_calls(fl_backend *be) {
     close_scene(&s);
 }
 
+/* ---- the plan ---- */
+
+/* One row tile and head: visited are the tiles of keys of which a row sees a key; whole are those of which all rows see
+ * every key; spans and bits together say who sees what. Returns the tiles visited. */
+static uint64_t check_visit(const fl_attn_plan *plan, fl_span rows, int32_t tile, int32_t head) {
+    const fl_attn_prefill_args *a = plan->a;
+    uint64_t some = 0, whole = 0;
+    fl_attn_visit visit;
+    fl_attn_plan_visit(plan, tile, head, &visit);
+    for (int32_t t = 0; t < plan->key_tiles; t++) {
+        int32_t seen = 0;
+        for (int32_t i = t * 64; i < (t + 1) * 64 && i < a->n_keys; i++)
+            for (int32_t r = rows.first; r < rows.end; r++) {
+                bool sees = fl_attn_prefill_sees(a, r, head, i), marked = false;
+                for (int32_t n = 0; n < FL_ATTN_SPANS; n++)
+                    marked |= plan->first[n][r] <= i && i < plan->end[n][r];
+                seen += sees;
+                if (visit.some >> t & 1) assert_int_equal(sees, marked && (visit.keys[t] >> (i % 64) & 1));
+            }
+        if (seen > 0) some |= UINT64_C(1) << t;
+        if (seen > 0 && seen == 64 * (rows.end - rows.first)) whole |= UINT64_C(1) << t;
+    }
+    assert_int_equal(some & ~visit.some, 0);
+    if (a->key_step <= 1)
+        assert_int_equal(visit.some, some); /* else a tile may have keys both listed and hidden */
+    assert_int_equal(visit.whole & visit.some, whole);
+    return visit.some;
+}
+
+static void check_plan(fl_pool *pool, const fl_attn_prefill_args *a, int32_t tile_rows) {
+    fl_attn_plan plan;
+    void *memory = zeros(fl_attn_plan_bytes(a->rows, a->n_heads));
+    fl_attn_plan_make(pool, a, tile_rows, memory, &plan);
+    for (int32_t head = 0; head < a->n_heads; head++) {
+        uint64_t visited = a->first ? 1 : 0;
+        int32_t row = 0;
+        for (int32_t tile = 0; tile < plan.row_tiles; tile++) {
+            fl_span rows = fl_attn_plan_rows(&plan, tile);
+            assert_int_equal(rows.first, row); /* every row in one tile */
+            assert_true(rows.end - rows.first <= tile_rows);
+            if (a->list && rows.end > rows.first) assert_int_equal(rows.first / TILE, (rows.end - 1) / TILE);
+            if (rows.end > rows.first) visited |= check_visit(&plan, rows, tile, head);
+            row = rows.end;
+        }
+        assert_int_equal(row, a->rows);
+        assert_int_equal(plan.packed[head], visited);
+    }
+    free(memory);
+}
+
+static void plans_visit_what_is_seen(void **state) {
+    (void)state;
+    fl_pool *pool = NULL;
+    assert_int_equal(fl_pool_open(2, &pool), FL_ERR_OK);
+    seed = 3;
+    for (int32_t i = 0; i < 60; i++) {
+        scene s = open_scene(1 + below(200), below(2) ? 8192 : below(8) * TILE, 64);
+        bool means = i % 3 == 0;
+        s.dense[1] = below(3) == 0;
+        fill_list(&s, below(3) == 0 ? 97 : below(60), 1, false);
+        fl_attn_prefill_args a = {.rows = s.rows, .pos = s.pos, .n_heads = HEADS, .view = random_view()};
+        a.key_step = means ? 64 * (1 + below(2)) : 1 + below(2) * below(20);
+        a.key_pos = a.key_step * 64 * below(3);
+        a.n_keys = 1 + below(300);
+        a.view.far = below(3) == 0;
+        if (below(3) == 0)
+            a.view.distance_first = below(200), a.view.distance_end = below(2) * (200 + below(9000));
+        a.list = means || below(2) ? &s.list : NULL;
+        a.means = means;
+        a.first = a.key_pos == 0;
+        check_plan(pool, &a, below(2) ? 64 : 24);
+        close_scene(&s);
+    }
+    fl_pool_close(pool);
+}
+
 #define TEST(name)                                                                                           \
     static void test_##name(void **state) {                                                                  \
         (void)state;                                                                                         \
@@ -471,9 +548,10 @@ TEST(empty_calls)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_views), cmocka_unit_test(test_distances),
-        cmocka_unit_test(test_lists), cmocka_unit_test(test_loud_first_key),
-        cmocka_unit_test(test_cover), cmocka_unit_test(test_empty_calls),
+        cmocka_unit_test(plans_visit_what_is_seen), cmocka_unit_test(test_views),
+        cmocka_unit_test(test_distances),           cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_loud_first_key),      cmocka_unit_test(test_cover),
+        cmocka_unit_test(test_empty_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

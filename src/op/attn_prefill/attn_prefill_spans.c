@@ -41,7 +41,7 @@ static fl_attn_spans spans_of_view(const fl_attn_prefill_args *a, int64_t p) {
     const fl_attn_view *v = &a->view;
     int64_t near_from = v->window == 0 ? 0 : larger(0, p - v->window + 1);
     if (v->segment > 0) near_from = smaller(near_from, p / v->segment * v->segment);
-    positions sinks = {0, smaller(v->sinks, near_from)}, near = {near_from, p + 1};
+    positions sinks = {0, v->sinks}, near = {near_from, p + 1};
     positions far = {v->sinks, near_from};
     if (v->far) return (fl_attn_spans){{keys_at(a, within_distance(v, p, far)), {0, 0}}};
     fl_span own = keys_at(a, within_distance(v, p, near)), early = keys_at(a, within_distance(v, p, sinks));
