@@ -1,6 +1,6 @@
 /* What `firstlight calibrate` measured of a checkpoint, kept as calibration.json beside it: budgets of the policy
- * "blocks", temperatures of extended positions, outlier dimensions of the int4 KV format. Fields of the file, all optional
- * but the first four:
+ * "blocks", temperatures of extended positions, outlier dimensions of the int4 KV format. Fields of the file, all
+ * optional but the first four:
  *   format 1, layers, heads, latent_dim     must match the checkpoint
  *   length                                  tokens of the documents measured
  *   block                                   64 or 128
@@ -32,8 +32,8 @@ typedef struct fl_calibration {
 } fl_calibration;
 
 /* Reads dir/name for a model of these dimensions (set in *out by the caller, all else 0). FL_ERR_DATA, FL_ERR_IO: it
- * cannot be read. FL_ERR_CONFIG: not a calibration of this model (detail names the field). The caller closes *out in any
- * case. */
+ * cannot be read. FL_ERR_CONFIG: not a calibration of this model (detail names the field). The caller closes *out in
+ * any case. */
 fl_err fl_calibration_read(const char *dir, const char *name, fl_calibration *out);
 
 /* The same from a text, for tests and fuzzing. `name` is what errors call it. */

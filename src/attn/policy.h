@@ -5,14 +5,14 @@
  *   window-anchors[:KEYS]   the last `window` tokens, and before them every `stride`-th
  *   segments:N[,KEYS]       all of the row's own of N equal segments, the last `window` tokens across its edge, and
  *                           every `stride`-th before
- *   blocks[:KEYS]           the first `sinks`, the last `window` and the blocks of `block` tokens whose score is at least
- *                           `alpha` of the best; the others as their means. At most `capacity` blocks of 64
+ *   blocks[:KEYS]           the first `sinks`, the last `window` and the blocks of `block` tokens whose score is at
+ *                           least `alpha` of the best; the others as their means. At most `capacity` blocks of 64
  *   random-blocks[:KEYS]    as many blocks drawn at random: the control of the evaluation
  *
  * KEYS is name=value, separated by commas. Sizes are tokens (4096, 4k) or a share (1/32) of the length bucket: the
- * smallest power of two that holds the configured context, at least 4096. So they are fixed when an engine is opened and
- * never depend on a prompt: a longer follow-up keeps its document's pages (DESIGN 5.3). What is not given is a share of
- * the bucket as spark-66m was trained (window 1/32, stride 1/128), or the calibration's. */
+ * smallest power of two that holds the configured context, at least 4096. So they are fixed when an engine is opened
+ * and never depend on a prompt: a longer follow-up keeps its document's pages (DESIGN 5.3). What is not given is a
+ * share of the bucket as spark-66m was trained (window 1/32, stride 1/128), or the calibration's. */
 #ifndef FL_ATTN_POLICY_H
 #define FL_ATTN_POLICY_H
 
@@ -55,7 +55,7 @@ static inline bool fl_policy_is_blocks(const fl_policy *p) {
     return p->kind == FL_POLICY_BLOCKS || p->kind == FL_POLICY_RANDOM_BLOCKS;
 }
 
-/* Document rows are computed in whole tiles of this many rows, so that no row's keys depend on where a document ends. */
+/* Document rows come in whole tiles of this many rows, so that no row's keys depend on where a document ends. */
 static inline int32_t fl_policy_tile_rows(const fl_policy *p) {
     return fl_policy_is_blocks(p) ? FL_ATTN_LIST_ROWS : FL_KV_PAGE_TOKENS;
 }

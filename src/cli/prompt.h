@@ -16,8 +16,8 @@ typedef struct fl_prompt {
 fl_err fl_prompt_make(const fl_documents *documents, const char *question, fl_prompt *out);
 void fl_prompt_close(fl_prompt *prompt);
 
-/* A context that holds the prompt and --max-tokens of answer, and no more than the model's own or extended length unless
- * that is forced. 0, the engine's choice, when the model's length cannot be read (opening it will say why). */
+/* A context that holds the prompt and --max-tokens of answer, and no more than the model's own or extended length
+ * unless that is forced. 0, the engine's choice, when the model's length cannot be read (opening it will say why). */
 int64_t fl_prompt_ctx(const fl_options *options, const fl_prompt *prompt);
 
 #endif

@@ -1,5 +1,5 @@
-/* Document rows: many, non-absorbed. Keys and values of the visible tokens are rebuilt from the stored latents, split by
- * split, and go through the one kernel over one running state, in this order:
+/* Document rows: many, non-absorbed. Keys and values of the visible tokens are rebuilt from the stored latents, split
+ * by split, and go through the one kernel over one running state, in this order:
  *   anchors   compacted keys at multiples of anchor_step, those that are not near
  *   splits    the near keys, or those of listed blocks; splits that no row of the piece sees are left out
  *   means     one pseudo-key for each block that is not listed

@@ -1,5 +1,5 @@
-/* What block lists keep of full attention, for calibration: three log-sum-exps a row, of all keys, of the listed ones, and of
- * the listed ones with the means of the others. Host memory only: it runs beside steps on CPU backends. */
+/* What block lists keep of full attention, for calibration: three log-sum-exps a row, of all keys, of the listed
+ * ones, and of the listed ones with the means of the others. Host memory only: it runs beside steps on CPU backends. */
 #include <math.h>
 
 #include "model/attention.h"

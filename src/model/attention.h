@@ -1,5 +1,5 @@
-/* The attention half of a layer, shared by its files: projections (attention.c), document rows (attend_document.c), tail
- * rows (attend_tail.c). */
+/* The attention half of a layer, shared by its files: projections (attention.c), document rows (attend_document.c),
+ * tail rows (attend_tail.c). */
 #ifndef FL_MODEL_ATTENTION_H
 #define FL_MODEL_ATTENTION_H
 

@@ -1,5 +1,5 @@
-/* What the rows of a step attend: the numbers a policy (attn/policy.h) comes to. The model turns them into calls of the
- * attention ops and knows no policy by name. All 0 = every row attends everything before it. */
+/* What the rows of a step attend: the numbers a policy (attn/policy.h) comes to. The model turns them into calls of
+ * the attention ops and knows no policy by name. All 0 = every row attends everything before it. */
 #ifndef FL_OP_ATTEND_H
 #define FL_OP_ATTEND_H
 
@@ -23,8 +23,8 @@ typedef struct fl_attend {
     /* Document rows: the near keys of `view`, and of the others those at multiples of anchor_step (0 = none). */
     fl_attn_view view;
     int32_t anchor_step;
-    /* Or chosen blocks, `view` being all 0: listed for each tile of rows and head by the means of the blocks, the others
-     * attended as one pseudo-key each. */
+    /* Or chosen blocks, `view` being all 0: listed for each tile of rows and head by the means of the blocks, the
+     * others attended as one pseudo-key each. */
     bool blocks;
     int32_t block_tokens; /* 64 or 128 */
     int32_t sink_tokens, window_tokens;
@@ -37,13 +37,13 @@ typedef struct fl_attend {
     const bool *dense; /* [layers][heads]: heads that attend everything */
     /* Tail rows attend everything, or (tail_sparse, not with blocks) as document rows do. */
     bool tail_sparse;
-    /* Positions: 0 = one rotation for all distances; else keys nearer than this are rotated exactly, farther ones by the
-     * step's far tables. */
+    /* Positions: 0 = one rotation for all distances; else keys nearer than this are rotated exactly, farther ones by
+     * the step's far tables. */
     int32_t near_tokens;
     const float *temperature; /* [layers] factors of the softmax scale, or NULL */
     bool drop_means;          /* blocks that are not listed are left out */
     fl_attend_probe *probe;   /* or NULL */
-    /* Grow by ids listed [layers][heads], ids visible [layers] (of one head), ids left out for want of room; or NULL. */
+    /* Grow by ids listed [layers][heads], visible [layers] (of one head), left out for want of room; or NULL. */
     int64_t *listed, *visible, *overflow;
 } fl_attend;
 

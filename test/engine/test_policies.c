@@ -1,5 +1,5 @@
-/* Every attention policy, position method and KV format through the engine: contract 1 (an answer does not depend on how
- * its prompt was cut into steps or on what was cached), and patterns that cover everything give the bits of full
+/* Every attention policy, position method and KV format through the engine: contract 1 (an answer does not depend on
+ * how its prompt was cut into steps or on what was cached), and patterns that cover everything give the bits of full
  * attention. */
 #include <setjmp.h>
 #include <stdarg.h>
