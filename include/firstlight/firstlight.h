@@ -193,8 +193,7 @@ typedef struct fl_request_params {
     const char *const *stops; /* [n_stops] strings that end the answer and are not part of it; copied */
     int32_t n_stops;
     int64_t score_tokens; /* 0 (default), or how many of the last prompt tokens are scored: on_logits sees the
-                             logits that predict each. Those rows are tail rows: document_tokens must be at
-                             most n_tokens - score_tokens - 1 */
+                             logits that predict each */
     fl_logits_fn *on_logits;
     void *on_logits_context;
     bool ignore_eos; /* default false; true keeps going past end tokens (benchmarks, golden tests) */

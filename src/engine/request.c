@@ -30,10 +30,8 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
     if (p->score_tokens < 0 || p->score_tokens >= p->n_tokens)
         return FL_FAIL(FL_ERR_INVALID, "score_tokens: expected 0..%lld, found %lld",
                        (long long)p->n_tokens - 1, (long long)p->score_tokens);
-    if (p->score_tokens > 0 && (!p->on_logits || p->document_tokens > p->n_tokens - p->score_tokens - 1))
-        return FL_FAIL(FL_ERR_INVALID,
-                       "score_tokens: expected on_logits, and document_tokens of at most %lld",
-                       (long long)(p->n_tokens - p->score_tokens - 1));
+    if (p->score_tokens > 0 && !p->on_logits)
+        return FL_FAIL(FL_ERR_INVALID, "score_tokens: expected on_logits, found NULL");
     if (p->max_tokens < 1)
         return FL_FAIL(FL_ERR_INVALID, "max_tokens: expected at least 1, found %lld",
                        (long long)p->max_tokens);

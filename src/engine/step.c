@@ -43,19 +43,32 @@ static void choose(building *b, fl_request **run, int32_t n) {
     }
 }
 
-/* Cuts the tail so that no more of its rows are scored than a step has logits for, and asks for those. Row p is
- * scored if it predicts one of the last n_scored prompt tokens. */
-static void ask_scores(building *b, int32_t tail_pos) {
-    fl_request *r = b->prefill;
-    int32_t scored = fl_request_first_row(r); /* first position that is */
-    int32_t first = tail_pos > scored ? tail_pos : scored;
-    if (r->n_scored == 0 || tail_pos + b->tail_rows <= first) return;
-    if (first + FL_SCORED_ROWS_MAX < tail_pos + b->tail_rows)
-        b->tail_rows = first + FL_SCORED_ROWS_MAX - tail_pos;
-    int32_t end = tail_pos + b->tail_rows < r->n_prompt - 1 ? tail_pos + b->tail_rows : r->n_prompt - 1;
+/* Row p is scored if it predicts one of the last n_scored prompt tokens. Cuts the piece so that no more of its rows are
+ * than a step has logits for: document rows come in tiles, and scored ones without tail rows beside them. */
+static void cut_scored(building *b, int32_t pos) {
+    const fl_request *r = b->prefill;
+    int32_t scored = fl_request_first_row(r), tail = pos + b->document_rows;
+    if (r->n_scored == 0) return;
+    if (b->document_rows > 0 && tail > scored) {
+        int32_t before = scored - scored % fl_tile_rows(b->e) - pos;
+        if (before > 0) b->document_rows = before;
+        else if (b->document_rows > FL_SCORED_ROWS_MAX) b->document_rows = FL_SCORED_ROWS_MAX;
+        b->tail_rows = 0;
+        return;
+    }
+    int32_t most = (tail > scored ? tail : scored) + FL_SCORED_ROWS_MAX - tail;
+    if (b->tail_rows > most) b->tail_rows = most;
+}
+
+/* Asks for the logits of the piece's scored rows. */
+static void ask_scores(building *b, int32_t pos) {
+    const fl_request *r = b->prefill;
+    int32_t scored = fl_request_first_row(r), first = pos > scored ? pos : scored;
+    int32_t end = pos + b->document_rows + b->tail_rows;
+    if (end > r->n_prompt - 1) end = r->n_prompt - 1;
     b->scored_index = first - scored;
-    for (int32_t p = first; p < end; p++, b->n_scored++)
-        b->e->logit_rows[b->n_logits++] = b->document_rows + p - tail_pos;
+    for (int32_t p = first; r->n_scored > 0 && p < end; p++, b->n_scored++)
+        b->e->logit_rows[b->n_logits++] = p - pos;
 }
 
 static void build_prefill(building *b) {
@@ -65,7 +78,8 @@ static void build_prefill(building *b) {
     b->document_rows = document < b->e->span_tokens ? document : b->e->span_tokens;
     int32_t tail = r->n_prompt - pos - b->document_rows, room = FL_TAIL_ROWS_MAX - b->n_decode;
     if (b->document_rows == document) b->tail_rows = tail < room ? tail : room;
-    ask_scores(b, pos + b->document_rows);
+    cut_scored(b, pos);
+    ask_scores(b, pos);
     if (b->document_rows > 0) add_rows(b, s, r->prompt + pos, pos, b->document_rows);
     if (b->tail_rows > 0)
         add_rows(b, s, r->prompt + pos + b->document_rows, pos + b->document_rows, b->tail_rows);

@@ -223,10 +223,8 @@ static fl_err make_lists(document *d) {
                                          .random_seed = attend->random_seed,
                                          .list = d->list,
                                          .listed = attend->listed ? attend->listed + at : NULL,
+                                         .visible = attend->listed ? attend->visible + t->layer_index : NULL,
                                          .overflow = attend->overflow};
-    if (attend->visible) /* a tile sees its own blocks and all before */
-        attend->visible[t->layer_index] +=
-            tiles * (2 * d->piece->pos + d->piece->n_rows + FL_ATTN_LIST_ROWS) / 2 / FL_KV_PAGE_TOKENS;
     FL_TRY(be->op->block_select(be, &select));
     d->args.list = &d->list;
     return FL_ERR_OK;

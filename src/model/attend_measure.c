@@ -41,6 +41,7 @@ static fl_err measure_alpha(measuring *m, int32_t alpha, float *log2_alpha) {
     for (int drop = 0; drop < 2; drop++) {
         m->attend.drop_means = drop;
         m->attend.listed = drop ? m->attend.probe->listed + (int64_t)alpha * n : NULL;
+        m->attend.visible = m->attend.probe->visible + (int64_t)alpha * t->w->config.layers;
         FL_TRY(fl_attend_document(t, &m->tile, m->out, drop ? m->listed : m->with_means));
     }
     add_rows(m, alpha);
@@ -62,13 +63,11 @@ fl_err fl_attend_measure(fl_attention *t, const fl_kv_rows *piece) {
     m.tile.pos += piece->n_rows - FL_ATTN_LIST_ROWS;
     m.tile.n_rows = FL_ATTN_LIST_ROWS;
     m.attend.dense = NULL;
-    m.attend.visible = NULL;
     m.attend.probe = t->attend->probe;
     m.attend.blocks = false;
     m.t.attend = &m.attend;
     FL_TRY(fl_attend_document(&m.t, &m.tile, m.out, m.all));
     for (int32_t i = 0; i < probe->n_alphas; i++) FL_TRY(measure_alpha(&m, i, log2_alpha));
-    probe->visible[t->layer_index] += (m.tile.pos + m.tile.n_rows) / FL_KV_PAGE_TOKENS;
     probe->rows[t->layer_index] += m.tile.n_rows;
     fl_arena_reset(t->arena, mark);
     return FL_ERR_OK;

@@ -15,8 +15,8 @@ typedef struct fl_attend_probe {
         *weight; /* sum of w log2(mass of the keys not listed / mass of their means) and of w, the share of
                                 the mass that is not listed */
     int64_t *listed;  /* blocks of 64 listed in the tiles */
-    int64_t *visible; /* [layers] blocks of 64 visible in the tiles, of one head and alpha */
-    int64_t *rows;    /* [layers] that were measured, of one head and alpha */
+    int64_t *visible; /* [n_alphas][layers] blocks of 64 visible in the tiles, of one head */
+    int64_t *rows;    /* [layers] that were measured */
 } fl_attend_probe;
 
 typedef struct fl_attend {

@@ -52,5 +52,6 @@ void fl_block_select_count(const fl_block_select_args *a) {
     for (int32_t i = 0; i < a->rows / FL_ATTN_LIST_ROWS * a->n_heads; i++) {
         int32_t end = a->pos + (i / a->n_heads + 1) * FL_ATTN_LIST_ROWS;
         a->listed[i % a->n_heads] += a->list.n[i] < 0 ? end / FL_KV_PAGE_TOKENS : a->list.n[i];
+        if (i % a->n_heads == 0) *a->visible += end / FL_KV_PAGE_TOKENS;
     }
 }

@@ -28,15 +28,16 @@ typedef struct fl_block_select_args {
     uint64_t random_seed;
     fl_attn_list list; /* ids and n are written */
     int64_t *overflow; /* grows; or NULL */
-    int64_t
-        *listed; /* [n_heads] grow by the ids listed, of a dense head by all that its tiles see; or NULL */
+    /* Grow by what was done, where it is done (a counting backend lists nothing); both or none. */
+    int64_t *listed;  /* [n_heads] ids listed, of a dense head all that its tiles see */
+    int64_t *visible; /* ids that the tiles see, of one head */
 } fl_block_select_args;
 
 /* Ids that are always listed for one tile: sinks, window and the tile itself; the most that any position of the tile
  * makes of them. */
 int32_t fl_block_select_forced(int32_t block_tokens, int32_t sink_tokens, int32_t window_tokens);
 
-/* Adds to `listed` what the finished lists hold: for the backends that run on the host. */
+/* Adds to `listed` and `visible` what the finished lists hold: for the backends that run on the host. */
 void fl_block_select_count(const fl_block_select_args *a);
 
 fl_err fl_block_select_validate(const fl_block_select_args *a);
