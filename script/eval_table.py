@@ -29,7 +29,7 @@ def variants_table(run):
         density = "%.1f%%" % (100 * v["block_density"]) if 0 < v["block_density"] < 1 else ""
         lines.append("| %s | %d | %.1f | %.1f | %s | %d / %d | %s | %.5f | %.2f | %s | %s |" % (
             v["spec"], v["questions"], v["score_full"], v["score"], estimate(v, "loss", 2), v["lost"], v["won"],
-            estimate(v, "nll", 4), v["kl"], v["prefill_s"] / base["prefill_s"], density, verdict(v)))
+            estimate(v, "nll", 5), v["kl"], v["prefill_s"] / base["prefill_s"], density, verdict(v)))
     return lines
 
 

@@ -233,34 +233,27 @@ static fl_err check_settings(const json_t *in, const char *path, const fl_eval_s
     return FL_ERR_OK;
 }
 
-typedef struct reader {
-    const char *path;
-    const fl_eval_setting *settings;
-    int32_t n_settings;
-    fl_eval_results *results;
-} reader;
-
-static fl_err read_line(const reader *r, const char *text, size_t n_bytes, int64_t line) {
+static fl_err read_line(const fl_eval_lines *in, const char *text, size_t n_bytes, int64_t line,
+                        fl_eval_results *results) {
     json_error_t error;
-    json_t *in = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!json_is_object(in)) {
-        json_decref(in);
-        return FL_FAIL(FL_ERR_DATA, "%s, line %lld: not a JSON object", r->path, (long long)line);
+    json_t *object = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(object)) {
+        json_decref(object);
+        return FL_FAIL(FL_ERR_DATA, "%s, line %lld: not a JSON object", in->path, (long long)line);
     }
-    fl_err err = line == 1 ? check_settings(in, r->path, r->settings, r->n_settings)
-                           : take_result(in, r->path, line, r->results);
-    json_decref(in);
+    fl_err err = line == 1 ? check_settings(object, in->path, in->settings, in->n_settings)
+                           : take_result(object, in->path, line, results);
+    json_decref(object);
     return err;
 }
 
-/* *whole_bytes: up to the end of the last complete line. */
-static fl_err read_lines(const reader *r, const char *text, size_t n_bytes, size_t *whole_bytes) {
+fl_err fl_eval_results_read(const fl_eval_lines *in, fl_eval_results *results, size_t *whole_bytes) {
     *whole_bytes = 0;
-    for (int64_t line = 1; *whole_bytes < n_bytes; line++) {
-        const char *begin = text + *whole_bytes, *end = memchr(begin, '\n', n_bytes - *whole_bytes);
+    for (int64_t line = 1; *whole_bytes < in->n_bytes; line++) {
+        const char *begin = in->text + *whole_bytes, *end = memchr(begin, '\n', in->n_bytes - *whole_bytes);
         if (!end) break;
-        FL_TRY(read_line(r, begin, (size_t)(end - begin), line));
-        *whole_bytes = (size_t)(end - text) + 1;
+        FL_TRY(read_line(in, begin, (size_t)(end - begin), line, results));
+        *whole_bytes = (size_t)(end - in->text) + 1;
     }
     return FL_ERR_OK;
 }
@@ -303,7 +296,6 @@ static fl_err open_file(fl_eval_resume *resume, size_t keep_bytes) {
 
 fl_err fl_eval_resume_open(const char *path, const fl_eval_setting *settings, int32_t n_settings,
                            fl_eval_results *results, fl_eval_resume **out) {
-    const reader r = {path, settings, n_settings, results};
     char *text = NULL;
     size_t n_bytes = 0, whole_bytes = 0;
     fl_err err = FL_ERR_OK;
@@ -313,7 +305,8 @@ fl_err fl_eval_resume_open(const char *path, const fl_eval_setting *settings, in
         goto fail;
     }
     if (access(path, F_OK) == 0) FL_TRY_GOTO(read_whole(path, &text, &n_bytes));
-    FL_TRY_GOTO(read_lines(&r, text, n_bytes, &whole_bytes));
+    const fl_eval_lines lines = {path, text, n_bytes, settings, n_settings};
+    FL_TRY_GOTO(fl_eval_results_read(&lines, results, &whole_bytes));
     if (whole_bytes == 0 && n_bytes > 0) FL_TRY_GOTO(check_begun(path, text, n_bytes));
     FL_TRY_GOTO(open_file(resume, whole_bytes));
     if (whole_bytes == 0) FL_TRY_GOTO(write_line(resume, settings_json(settings, n_settings)));

@@ -74,6 +74,16 @@ typedef struct fl_eval_setting {
     const char *name, *value;
 } fl_eval_setting;
 
+/* Fills the results that a file's text holds, as below. *whole_bytes: up to the end of the last whole line. `path` is
+ * for errors. */
+typedef struct fl_eval_lines {
+    const char *path, *text; /* [n_bytes]; need not end in NUL */
+    size_t n_bytes;
+    const fl_eval_setting *settings; /* [n_settings] */
+    int32_t n_settings;
+} fl_eval_lines;
+fl_err fl_eval_results_read(const fl_eval_lines *lines, fl_eval_results *results, size_t *whole_bytes);
+
 typedef struct fl_eval_resume fl_eval_resume;
 
 /* Opens or creates the file and fills the results it has; documents outside the grid are passed over and stay in the
