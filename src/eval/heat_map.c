@@ -91,7 +91,7 @@ static void put_panel(FILE *file, const panel *p, int width) {
     fprintf(file, "<text x=\"%d\" y=\"%d\" class=\"title\">", p->x, p->y + 12);
     put_escaped(file, p->title, (size_t)width / 8);
     fprintf(file, "</text><text x=\"%d\" y=\"%d\" class=\"label\">", p->x, p->y + 28);
-    put_escaped(file, p->detail, (size_t)width / 6);
+    put_escaped(file, p->detail, (size_t)width / 7);
     fprintf(file, "</text>\n");
     for (int32_t l = 0; l < p->report->n_lengths; l++) {
         fprintf(file, "<text x=\"%d\" y=\"%d\" class=\"label\" text-anchor=\"middle\">",
