@@ -5,43 +5,44 @@
 
 #include "eval/eval_draft.h"
 
+#define TASK_LIST(X)                                                                                         \
+    X("niah_single", fl_eval_family_spark)                                                                   \
+    X("niah_multikey", fl_eval_family_spark)                                                                 \
+    X("xref", fl_eval_family_spark)                                                                          \
+    X("chain", fl_eval_family_spark)                                                                         \
+    X("copy_begin", fl_eval_family_spark)                                                                    \
+    X("ruler_niah_single_1", fl_eval_family_niah[0])                                                         \
+    X("ruler_niah_single_2", fl_eval_family_niah[1])                                                         \
+    X("ruler_niah_single_3", fl_eval_family_niah[2])                                                         \
+    X("ruler_niah_multikey_1", fl_eval_family_niah[3])                                                       \
+    X("ruler_niah_multikey_2", fl_eval_family_niah[4])                                                       \
+    X("ruler_niah_multikey_3", fl_eval_family_niah[5])                                                       \
+    X("ruler_niah_multivalue", fl_eval_family_niah[6])                                                       \
+    X("ruler_niah_multiquery", fl_eval_family_niah[7])                                                       \
+    X("ruler_vt", fl_eval_family_vt)                                                                         \
+    X("ruler_cwe", fl_eval_family_cwe)                                                                       \
+    X("ruler_fwe", fl_eval_family_fwe)                                                                       \
+    X("json_kv", fl_eval_family_json)                                                                        \
+    X("x_chain", fl_eval_family_segments)                                                                    \
+    X("x_join", fl_eval_family_segments)                                                                     \
+    X("x_overwrite", fl_eval_family_segments)                                                                \
+    X("x_ordinal", fl_eval_family_segments)                                                                  \
+    X("x_edge", fl_eval_family_segments)                                                                     \
+    X("repo_xref", fl_eval_family_repository)                                                                \
+    X("repo_chain", fl_eval_family_repository)                                                               \
+    X("repo_constant", fl_eval_family_repository)
+
+#define TASK_ENTRY(name, family) {(name), &(family)},
+#define TASK_NAME(name, family)  name,
+
 static const struct task {
     const char *name;
     const fl_eval_family *family;
-} TASKS[] = {
-    {"niah_single", &fl_eval_family_spark},
-    {"niah_multikey", &fl_eval_family_spark},
-    {"xref", &fl_eval_family_spark},
-    {"chain", &fl_eval_family_spark},
-    {"copy_begin", &fl_eval_family_spark},
-    {"ruler_niah_single_1", &fl_eval_family_niah[0]},
-    {"ruler_niah_single_2", &fl_eval_family_niah[1]},
-    {"ruler_niah_single_3", &fl_eval_family_niah[2]},
-    {"ruler_niah_multikey_1", &fl_eval_family_niah[3]},
-    {"ruler_niah_multikey_2", &fl_eval_family_niah[4]},
-    {"ruler_niah_multikey_3", &fl_eval_family_niah[5]},
-    {"ruler_niah_multivalue", &fl_eval_family_niah[6]},
-    {"ruler_niah_multiquery", &fl_eval_family_niah[7]},
-};
+} TASKS[] = {TASK_LIST(TASK_ENTRY)};
 enum { N_TASKS = sizeof TASKS / sizeof *TASKS };
 
 const char *const *fl_eval_task_names(void) {
-    static const char *const names[] = {
-        "niah_single",
-        "niah_multikey",
-        "xref",
-        "chain",
-        "copy_begin",
-        "ruler_niah_single_1",
-        "ruler_niah_single_2",
-        "ruler_niah_single_3",
-        "ruler_niah_multikey_1",
-        "ruler_niah_multikey_2",
-        "ruler_niah_multikey_3",
-        "ruler_niah_multivalue",
-        "ruler_niah_multiquery",
-        NULL,
-    };
+    static const char *const names[] = {TASK_LIST(TASK_NAME) NULL};
     return names;
 }
 
@@ -56,6 +57,12 @@ const char *const *fl_eval_family_names(void) {
         "ruler_niah_multikey_3",
         "ruler_niah_multivalue",
         "ruler_niah_multiquery",
+        "ruler_vt",
+        "ruler_cwe",
+        "ruler_fwe",
+        "json_kv",
+        "segments",
+        "repository",
         NULL,
     };
     return names;
@@ -79,8 +86,9 @@ static int by_byte(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-/* Token positions of the facts and of the text's end, counted piece by piece: one pass over the text. */
-static fl_err locate(const fl_eval_draft *d, int64_t *fact_token, int64_t *n_tokens) {
+/* Token positions of the facts, counted piece by piece. The pieces have a few tokens more than the whole, n_tokens,
+ * which is made up for evenly. */
+static fl_err locate(fl_eval_draft *d, int64_t n_tokens) {
     const size_t *order[FL_EVAL_FACTS_MAX];
     size_t at = 0;
     int64_t n = 0, total = 0;
@@ -93,9 +101,10 @@ static fl_err locate(const fl_eval_draft *d, int64_t *fact_token, int64_t *n_tok
             total += n;
             at = end;
         }
-        if (i < d->n_facts) fact_token[order[i] - d->fact_byte] = total;
+        if (i < d->n_facts) d->fact_token[order[i] - d->fact_byte] = total;
     }
-    *n_tokens = total;
+    for (int32_t i = 0; i < d->n_facts && total > 0; i++)
+        d->fact_token[i] = (int64_t)((double)d->fact_token[i] * (double)n_tokens / (double)total + 0.5);
     return FL_ERR_OK;
 }
 
@@ -116,12 +125,15 @@ static fl_err measure_questions(fl_eval_draft *d, int64_t *n_tokens) {
     return FL_ERR_OK;
 }
 
-static void place_questions(fl_eval_draft *d, const int64_t *fact_token, int64_t n_tokens) {
-    int64_t segment = d->spec->segment_tokens;
+/* Depth and distance of every question. */
+static fl_err place_questions(fl_eval_draft *d) {
+    int64_t segment = d->spec->segment_tokens, n_tokens = 0;
+    FL_TRY(d->spec->count(d->spec->count_context, d->text.bytes, d->text.n, &n_tokens));
+    FL_TRY(locate(d, n_tokens));
     for (int32_t i = 0; i < d->n_questions; i++) {
         fl_eval_question *q = &d->questions[i];
         if (d->fact_count[i] == 0) continue;
-        const int64_t *token = fact_token + d->fact_first[i];
+        const int64_t *token = d->fact_token + d->fact_first[i];
         int64_t first = token[0], last = d->fact_count[i] == 1 ? n_tokens : token[0];
         for (int32_t k = 1; k < d->fact_count[i]; k++) {
             if (token[k] < first) first = token[k];
@@ -130,11 +142,12 @@ static void place_questions(fl_eval_draft *d, const int64_t *fact_token, int64_t
         q->depth = n_tokens > 0 ? (double)first / (double)n_tokens : 0;
         q->segment_distance = segment > 0 ? (int32_t)(last / segment - first / segment) : 0;
     }
+    return FL_ERR_OK;
 }
 
 /* Builds one draft of `size_bytes`. *n_tokens is what the longest prompt with its answer takes. */
 static fl_err build(const fl_eval_family *family, fl_eval_draft *d, uint64_t stream, int64_t *n_tokens) {
-    int64_t fact_token[FL_EVAL_FACTS_MAX], document = 0, question = 0;
+    int64_t document = 0, question = 0;
     const fl_eval_spec *spec = d->spec;
     size_t size_bytes = d->size_bytes;
     fl_eval_draft_free(d);
@@ -143,9 +156,8 @@ static fl_err build(const fl_eval_family *family, fl_eval_draft *d, uint64_t str
     FL_TRY(family->build(d));
     if (d->failed || d->text.failed)
         return FL_FAIL(FL_ERR_NOMEM, "a document of %zu bytes for the task %s", size_bytes, spec->task);
-    FL_TRY(locate(d, fact_token, &document));
+    FL_TRY(spec->count(spec->count_context, d->text.bytes, d->text.n, &document));
     FL_TRY(measure_questions(d, &question));
-    place_questions(d, fact_token, document);
     *n_tokens = document + question + FL_EVAL_TEMPLATE_TOKENS + FL_EVAL_SPARE_TOKENS;
     return FL_ERR_OK;
 }
@@ -159,8 +171,8 @@ static uint64_t stream_of(const fl_eval_family *family, const fl_eval_spec *spec
     return fl_eval_mix(h ^ (uint64_t)(uint32_t)attempt);
 }
 
-/* Looks for a size at which the draft fits: the next one from the tokens found, held between the largest that fitted
- * and the smallest that did not. *fits: within 2%, or (lists of items) nothing between is left. */
+/* Looks for a size at which the draft fits: the next one from the tokens found, in the end held between the last that
+ * fitted and the last that did not. *fits: within 2%, or (lists of items) nothing between is left. */
 static fl_err fit(const fl_eval_family *family, fl_eval_draft *d, uint64_t stream, bool *fits) {
     enum { BUILDS_MAX = 16 };
     const int64_t length = d->spec->length_tokens, least = length - length / 50 + 1;
@@ -178,7 +190,7 @@ static fl_err fit(const fl_eval_family *family, fl_eval_draft *d, uint64_t strea
         if (high > 0 && high - low < 4) break;
         double next = size + (target - (double)n_tokens) * (double)d->text.n / (double)n_tokens;
         bool inside = next > low && (high == 0 || next < high);
-        if (!inside || i > BUILDS_MAX / 2) next = high > 0 ? 0.5 * (low + high) : 2 * size;
+        if (next <= 0 || (!inside && i >= BUILDS_MAX / 2)) next = high > 0 ? 0.5 * (low + high) : 2 * size;
         size = next;
     }
     if (!family->items || low == 0) return FL_ERR_OK;
@@ -203,6 +215,12 @@ static fl_err check_spec(const fl_eval_spec *spec, const fl_eval_family *family)
     if (spec->length_tokens < family->tokens_min || spec->length_tokens > LENGTH_MAX)
         return FL_FAIL(FL_ERR_INVALID, "evaluation task %s: length %lld, expected %lld..%d tokens",
                        spec->task, (long long)spec->length_tokens, (long long)family->tokens_min, LENGTH_MAX);
+    if (family == &fl_eval_family_segments && (spec->segment_tokens < FL_EVAL_SEGMENT_TOKENS_MIN ||
+                                               spec->length_tokens < 2 * (int64_t)spec->segment_tokens))
+        return FL_FAIL(FL_ERR_INVALID,
+                       "evaluation task %s: segments of %d tokens, expected %d to half the length, %lld",
+                       spec->task, (int)spec->segment_tokens, FL_EVAL_SEGMENT_TOKENS_MIN,
+                       (long long)spec->length_tokens / 2);
     return FL_ERR_OK;
 }
 
@@ -223,7 +241,7 @@ static fl_err hand_over(fl_eval_draft *d, fl_eval_document *out) {
 }
 
 fl_err fl_eval_document_make(const fl_eval_spec *spec, fl_eval_document *out) {
-    enum { ATTEMPTS = 8 };
+    enum { ATTEMPTS = 32 };
     fl_err err = FL_ERR_OK;
     bool fits = false;
     *out = (fl_eval_document){0};
@@ -232,8 +250,11 @@ fl_err fl_eval_document_make(const fl_eval_spec *spec, fl_eval_document *out) {
     fl_eval_draft *d = calloc(1, sizeof *d);
     if (!d) return FL_FAIL(FL_ERR_NOMEM, "a draft of %zu bytes", sizeof *d);
     d->spec = spec;
-    for (int32_t attempt = 0; attempt < ATTEMPTS && !fits; attempt++)
+    for (int32_t attempt = 0; attempt < ATTEMPTS && !fits; attempt++) {
         FL_TRY_GOTO(fit(family, d, stream_of(family, spec, attempt), &fits));
+        if (fits) FL_TRY_GOTO(place_questions(d));
+        if (fits && family->holds) fits = family->holds(d);
+    }
     if (!fits) {
         err = FL_FAIL(FL_ERR_INVALID,
                       "evaluation task %s: nothing of %lld tokens could be made; choose a greater length",

@@ -47,7 +47,8 @@ typedef fl_err fl_eval_count_fn(void *context, const char *text, size_t text_byt
 typedef struct fl_eval_spec {
     const char *task; /* a task or a family (fl_eval_task_names, fl_eval_family_names) */
     int64_t
-        length_tokens; /* of document, question and answer: at most this, short of it by < 2% where text is cut */
+        length_tokens; /* of document, question, answer (max_tokens) and 16 for the chat template: at most this, short
+                          of it by < 2%, or by less than an item where the text is a list of items */
     int32_t segment_tokens; /* what "segment" means for the cross-segment tasks and for segment_distance */
     uint64_t seed;          /* and */
     int32_t index; /* the how-manieth document of this task and length: other texts, needles and depths */
@@ -66,10 +67,15 @@ typedef struct fl_eval_spec {
 fl_err fl_eval_document_make(const fl_eval_spec *spec, fl_eval_document *out);
 void fl_eval_document_close(fl_eval_document *document);
 
-/* NULL-terminated. A family is what one document serves: "spark" (niah_single, niah_multikey, xref, chain,
- * copy_begin), or one task alone ("ruler_niah_single_1"). spec.task may be either; given one task of a family, the
- * document is the family's, with the questions of that task only. fl_eval_family_of says which family a task (or
- * family) belongs to, NULL = none. */
+/* NULL-terminated. A family is what one document serves:
+ *   spark       niah_single niah_multikey xref chain copy_begin: the phrasings spark-66m was trained on
+ *   ruler_*     RULER's eleven tasks that can be generated, a family each
+ *   json_kv     a family of its own
+ *   segments    x_chain x_join x_overwrite x_ordinal x_edge: facts apart by segments, or beside a segment's edge;
+ *               needs segment_tokens from 512 to half the length
+ *   repository  repo_xref repo_chain repo_constant: facts in different files of a made-up repository
+ * spec.task may be a task or a family; given one task of a family, the document is the family's, with the questions of
+ * that task only. fl_eval_family_of says which family a task (or family) belongs to, NULL = none. */
 const char *const *fl_eval_task_names(void);
 const char *const *fl_eval_family_names(void);
 const char *fl_eval_family_of(const char *task);

@@ -123,11 +123,13 @@ static const char *pick(fl_eval_draft *d, const char *const *words, int32_t n_wo
     return words[fl_eval_random_below(&d->random, n_words)];
 }
 
+/* Random numbers are drawn one statement at a time: arguments of a call have no order. */
+
 void fl_eval_name_key(fl_eval_draft *d, char *name) {
-    do
-        snprintf(name, FL_EVAL_NAME_BYTES, "%s-%s", pick(d, fl_eval_adjectives, fl_eval_n_adjectives),
-                 pick(d, fl_eval_nouns, fl_eval_n_nouns));
-    while (!fl_eval_draft_new(d, name));
+    do {
+        const char *adjective = pick(d, fl_eval_adjectives, fl_eval_n_adjectives);
+        snprintf(name, FL_EVAL_NAME_BYTES, "%s-%s", adjective, pick(d, fl_eval_nouns, fl_eval_n_nouns));
+    } while (!fl_eval_draft_new(d, name));
 }
 
 void fl_eval_name_variable(fl_eval_draft *d, char *name, int32_t letters) {
@@ -153,11 +155,15 @@ void fl_eval_name_uuid(fl_eval_draft *d, char *name) {
              (unsigned long long)(low & 0xffffffffffff));
 }
 
+static char draw_capital(fl_eval_draft *d) {
+    return (char)('A' + fl_eval_random_below(&d->random, 26));
+}
+
 void fl_eval_name_code(fl_eval_draft *d, char *name) {
-    do
-        snprintf(name, FL_EVAL_NAME_BYTES, "%c-%d", (char)('A' + fl_eval_random_below(&d->random, 26)),
-                 (int)fl_eval_random_range(&d->random, 10, 999));
-    while (!fl_eval_draft_new(d, name));
+    do {
+        char letter = draw_capital(d);
+        snprintf(name, FL_EVAL_NAME_BYTES, "%c-%d", letter, (int)fl_eval_random_range(&d->random, 10, 999));
+    } while (!fl_eval_draft_new(d, name));
 }
 
 /* The sentence forms below are those of the model's training tasks, byte for byte: it answers no others. */
@@ -197,13 +203,11 @@ typedef struct xref_parts {
 static void make_technical(fl_eval_draft *d, int32_t kind, fl_eval_xref *x, xref_parts *p) {
     fl_eval_random *r = &d->random;
     if (kind == 0) {
-        do
-            if (fl_eval_random_below(r, 10) < 7)
-                snprintf(p->from, sizeof p->from, "%d", (int)fl_eval_random_range(r, 1, 999));
-            else
-                snprintf(p->from, sizeof p->from, "%d.%d", (int)fl_eval_random_range(r, 1, 40),
-                         (int)fl_eval_random_range(r, 1, 40));
-        while (!fl_eval_draft_new(d, p->from));
+        do {
+            int major = (int)fl_eval_random_range(r, 1, 999), minor = (int)fl_eval_random_range(r, 1, 40);
+            if (fl_eval_random_below(r, 10) < 7) snprintf(p->from, sizeof p->from, "%d", major);
+            else snprintf(p->from, sizeof p->from, "%d.%d", 1 + major % 40, minor);
+        } while (!fl_eval_draft_new(d, p->from));
         fl_eval_name_code(d, p->through);
         PRINT(x->first, "Section %s defers to clause %s.", p->from, p->through);
         PRINT(x->second, "Clause %s sets the limit to %s.", p->through, p->value);
@@ -211,10 +215,10 @@ static void make_technical(fl_eval_draft *d, int32_t kind, fl_eval_xref *x, xref
         PRINT(p->end, "The limit is %s.", p->value);
     } else if (kind == 1) {
         fl_eval_name_key(d, p->from);
-        do
-            snprintf(p->through, sizeof p->through, "%s%d", pick(d, fl_eval_nouns, fl_eval_n_nouns),
-                     (int)fl_eval_random_range(r, 1, 99));
-        while (!fl_eval_draft_new(d, p->through));
+        do {
+            const char *noun = pick(d, fl_eval_nouns, fl_eval_n_nouns);
+            snprintf(p->through, sizeof p->through, "%s%d", noun, (int)fl_eval_random_range(r, 1, 99));
+        } while (!fl_eval_draft_new(d, p->through));
         PRINT(x->first, "Service %s runs on host %s.", p->from, p->through);
         PRINT(x->second, "Host %s listens on port %s.", p->through, p->value);
         PRINT(x->question, "Which port serves %s?", p->from);
@@ -235,19 +239,20 @@ static void make_office(fl_eval_draft *d, int32_t kind, fl_eval_xref *x, xref_pa
     if (kind == 3) {
         do snprintf(p->from, sizeof p->from, "%d", (int)fl_eval_random_range(r, 1000, 99999));
         while (!fl_eval_draft_new(d, p->from));
-        do
-            snprintf(p->through, sizeof p->through, "%c. %s", (char)('A' + fl_eval_random_below(r, 26)),
-                     pick(d, fl_eval_surnames, fl_eval_n_surnames));
-        while (!fl_eval_draft_new(d, p->through));
+        do {
+            char initial = draw_capital(d);
+            const char *surname = pick(d, fl_eval_surnames, fl_eval_n_surnames);
+            snprintf(p->through, sizeof p->through, "%c. %s", initial, surname);
+        } while (!fl_eval_draft_new(d, p->through));
         PRINT(x->first, "Request %s was assigned to %s.", p->from, p->through);
         PRINT(x->second, "%s works in room %s.", p->through, p->value);
         PRINT(x->question, "In which room is request %s handled?", p->from);
         PRINT(p->end, "The room is %s.", p->value);
     } else if (kind == 4) {
-        do
-            snprintf(p->from, sizeof p->from, "%c%d", (char)('A' + fl_eval_random_below(r, 26)),
-                     (int)fl_eval_random_range(r, 1, 99));
-        while (!fl_eval_draft_new(d, p->from));
+        do {
+            char letter = draw_capital(d);
+            snprintf(p->from, sizeof p->from, "%c%d", letter, (int)fl_eval_random_range(r, 1, 99));
+        } while (!fl_eval_draft_new(d, p->from));
         fl_eval_name_code(d, p->through);
         PRINT(x->first, "Appendix %s cites table %s.", p->from, p->through);
         PRINT(x->second, "Table %s lists the value %s.", p->through, p->value);

@@ -17,6 +17,7 @@ enum {
     FL_EVAL_VALUES_MAX = 16,
     FL_EVAL_NAME_BYTES = 64,      /* a key, name or value with its NUL */
     FL_EVAL_SENTENCE_BYTES = 320, /* an inserted sentence or a question's part */
+    FL_EVAL_SEGMENT_TOKENS_MIN = 512,
     FL_EVAL_TEMPLATE_TOKENS = 16, /* room for the chat template */
     FL_EVAL_SPARE_TOKENS = 4,     /* the parts of a prompt may tokenise differently put together */
 };
@@ -36,11 +37,12 @@ void fl_eval_text_free(fl_eval_text *t);
 typedef struct fl_eval_draft {
     const fl_eval_spec *spec;
     fl_eval_random random;
-    size_t size_bytes;                   /* in: how long the text is to be, about */
-    int32_t variant;                     /* in: the family's */
-    fl_eval_text text;                   /* out: the document */
-    bool failed;                         /* out of memory while asking */
-    size_t fact_byte[FL_EVAL_FACTS_MAX]; /* where each fact begins in `text` */
+    size_t size_bytes;                     /* in: how long the text is to be, about */
+    int32_t variant;                       /* in: the family's */
+    fl_eval_text text;                     /* out: the document */
+    bool failed;                           /* out of memory while asking */
+    size_t fact_byte[FL_EVAL_FACTS_MAX];   /* where each fact begins in `text` */
+    int64_t fact_token[FL_EVAL_FACTS_MAX]; /* set when the size fits */
     int32_t n_facts;
     fl_eval_question questions[FL_EVAL_QUESTIONS_MAX]; /* owned; depth and distance are filled in later */
     int32_t fact_first[FL_EVAL_QUESTIONS_MAX], fact_count[FL_EVAL_QUESTIONS_MAX];
@@ -56,6 +58,9 @@ typedef struct fl_eval_family {
     bool items;         /* the text is a list of items: short of the length by up to one item */
     int32_t variant;    /* which of several tasks that build makes */
     fl_err (*build)(fl_eval_draft *d);
+    bool (*holds)(
+        const fl_eval_draft *d); /* NULL, or whether the facts came to lie as they should: asked when depths
+                                              and distances are known; if not, another document is made */
 } fl_eval_family;
 
 extern const fl_eval_family fl_eval_family_niah[8]; /* RULER's needles, in eval_document.c's order */
@@ -112,8 +117,10 @@ void fl_eval_body_take(fl_eval_draft *d, size_t n_bytes, fl_eval_text *body);
 /* A sentence inserted into running text, or (text "") a place in it that is a fact itself. */
 typedef struct fl_eval_needle {
     char text[FL_EVAL_SENTENCE_BYTES];
-    size_t at_byte; /* of the body, where it is wanted */
-    int32_t fact;   /* -1 = a distractor */
+    size_t at_byte;   /* of the body, where it is wanted */
+    int64_t at_token; /* of the finished document, for fl_eval_needles_place */
+    int32_t side;     /* -1: there or before, 1: there or behind, 0: whichever is nearer */
+    int32_t fact;     /* -1 = a distractor */
 } fl_eval_needle;
 
 typedef struct fl_eval_needles {
@@ -129,8 +136,12 @@ void fl_eval_needles_free(fl_eval_needles *needles);
 /* Spreads needles [first, n) evenly over the body, in random order: each has its own share of the length. */
 void fl_eval_needles_spread(fl_eval_draft *d, fl_eval_needles *needles, int32_t first, size_t body_bytes);
 
-/* Adds the body to the draft's text with every needle at the line start or sentence end next to where it is wanted,
- * and marks the facts. Sorts the needles. */
+/* Sets at_byte from at_token: tokens of the body are counted in small pieces, and room is left for the needles that
+ * come before. */
+fl_err fl_eval_needles_place(const fl_eval_draft *d, fl_eval_needles *needles, const fl_eval_text *body);
+
+/* Adds the body to the draft's text with every needle at the line start or sentence end next to where it is wanted (on
+ * a given side of it: at any punctuation), and marks the facts. Sorts the needles. */
 void fl_eval_weave(fl_eval_draft *d, const fl_eval_text *body, fl_eval_needles *needles);
 
 /* The sentence of the body (between two sentence ends, on one line, 40..200 ASCII bytes, 10 words or more, no quotes)

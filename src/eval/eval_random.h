@@ -67,4 +67,18 @@ static inline void fl_eval_random_order(fl_eval_random *r, int32_t *order, int32
     }
 }
 
+/* A step that visits each of 0..n-1 once before it comes round: a random number without a common divisor with n.
+ * n >= 1. */
+static inline int64_t fl_eval_random_stride(fl_eval_random *r, int64_t n) {
+    for (;;) {
+        int64_t stride = n > 6 ? fl_eval_random_range(r, n / 3, n - 1) : 1, a = stride, b = n;
+        while (b != 0) {
+            int64_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        if (a == 1) return stride;
+    }
+}
+
 #endif

@@ -70,6 +70,50 @@ void fl_eval_needles_spread(fl_eval_draft *d, fl_eval_needles *needles, int32_t 
     }
 }
 
+/* Token positions along the body. */
+typedef struct token_map {
+    size_t *byte;   /* [n + 1] cuts before blanks, where tokens begin; the last is the body's end */
+    int64_t *token; /* [n + 1] tokens before each */
+    size_t n;
+} token_map;
+
+static void map_close(token_map *map) {
+    free(map->byte);
+    free(map->token);
+}
+
+static fl_err map_open(const fl_eval_draft *d, const fl_eval_text *body, token_map *map) {
+    enum { PIECE_BYTES = 96 };
+    size_t n_max = body->n / PIECE_BYTES + 1;
+    *map = (token_map){.byte = calloc(n_max + 1, sizeof *map->byte),
+                       .token = calloc(n_max + 1, sizeof *map->token)};
+    if (!map->byte || !map->token) return FL_FAIL(FL_ERR_NOMEM, "token positions of %zu bytes", body->n);
+    for (size_t at = 0; at < body->n;) {
+        size_t end = at + PIECE_BYTES < body->n ? at + PIECE_BYTES : body->n;
+        while (end < body->n && body->bytes[end] != ' ') end++;
+        int64_t tokens = 0;
+        FL_TRY(d->spec->count(d->spec->count_context, body->bytes + at, end - at, &tokens));
+        map->n++;
+        map->byte[map->n] = at = end;
+        map->token[map->n] = map->token[map->n - 1] + tokens;
+    }
+    return FL_ERR_OK;
+}
+
+/* The byte where about `token` tokens lie before: between two cuts, evenly. */
+static size_t map_byte(const token_map *map, int64_t token) {
+    size_t low = 0, high = map->n;
+    if (token <= 0 || map->n == 0) return 0;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (map->token[middle] <= token) low = middle;
+        else high = middle;
+    }
+    int64_t tokens = map->token[high] - map->token[low], behind = token - map->token[low];
+    if (behind >= tokens) return map->byte[high];
+    return map->byte[low] + (map->byte[high] - map->byte[low]) * (size_t)behind / (size_t)tokens;
+}
+
 typedef enum break_kind { NO_BREAK, LINE_BREAK, SENTENCE_BREAK } break_kind;
 
 /* A line start; or the blank behind a full stop that ends a word of three letters or more (no "Mr.") before a
@@ -84,12 +128,69 @@ static break_kind break_at(const fl_eval_text *body, size_t p) {
     return NO_BREAK;
 }
 
-static size_t nearest_break(const fl_eval_text *body, size_t wanted) {
+/* For needles that must stand beside a place, the blank behind any mark will do: sentences are too long. */
+static bool may_stand(const fl_eval_text *body, size_t p, int32_t side) {
+    if (break_at(body, p) != NO_BREAK) return true;
+    return side != 0 && p > 0 && p < body->n && body->bytes[p] == ' ' && strchr(".,;:?!", body->bytes[p - 1]);
+}
+
+static size_t find_break(const fl_eval_text *body, size_t wanted, int32_t side) {
     if (wanted > body->n) wanted = body->n;
     size_t before = wanted, after = wanted;
-    while (before > 0 && break_at(body, before) == NO_BREAK) before--;
-    while (after < body->n && break_at(body, after) == NO_BREAK) after++;
-    return after < body->n && after - wanted < wanted - before ? after : before;
+    while (before > 0 && !may_stand(body, before, side)) before--;
+    while (after < body->n && !may_stand(body, after, side)) after++;
+    if (side < 0 || after >= body->n) return before;
+    return side > 0 || after - wanted < wanted - before ? after : before;
+}
+
+static int by_token(const void *a, const void *b) {
+    const fl_eval_needle *x = a, *y = b;
+    if (x->at_token != y->at_token) return x->at_token < y->at_token ? -1 : 1;
+    return strcmp(x->text, y->text);
+}
+
+/* Tokens of all needles but `self` that stand at or before a byte of the body. */
+static int64_t inserted_before(const fl_eval_needles *needles, const int64_t *tokens, int32_t self,
+                               size_t at_byte) {
+    int64_t inserted = 0;
+    for (int32_t i = 0; i < needles->n; i++)
+        if (i != self && needles->items[i].at_byte <= at_byte) inserted += tokens[i];
+    return inserted;
+}
+
+fl_err fl_eval_needles_place(const fl_eval_draft *d, fl_eval_needles *needles, const fl_eval_text *body) {
+    enum { ROUNDS = 4 };
+    token_map map = {0};
+    int64_t tokens[FL_EVAL_FACTS_MAX], inserted = 0;
+    fl_err err = FL_ERR_OK;
+    if (needles->n == 0) return FL_ERR_OK;
+    if (needles->n > FL_EVAL_FACTS_MAX) return FL_FAIL(FL_ERR_INTERNAL, "%d needles", (int)needles->n);
+    qsort(needles->items, (size_t)needles->n, sizeof *needles->items, by_token);
+    FL_TRY_GOTO(map_open(d, body, &map));
+    for (int32_t i = 0; i < needles->n; i++) {
+        fl_eval_needle *needle = &needles->items[i];
+        char text[FL_EVAL_SENTENCE_BYTES + 1] = " ";
+        memcpy(text + 1, needle->text, sizeof needle->text);
+        FL_TRY_GOTO(d->spec->count(d->spec->count_context, text, strlen(text), &tokens[i]));
+        needle->at_byte = find_break(body, map_byte(&map, needle->at_token - inserted), needle->side);
+        inserted += tokens[i];
+    }
+    /* Sentence ends moved the needles to and fro. Those beside a place take account of it; where one needle has room
+     * before or behind another, but not between, the outermost of the places tried is on the right side. */
+    for (int32_t i = 0; i < needles->n; i++) {
+        fl_eval_needle *needle = &needles->items[i];
+        size_t outermost = 0;
+        for (int round = 0; round < ROUNDS && needle->side != 0; round++) {
+            inserted = inserted_before(needles, tokens, i, needle->at_byte);
+            size_t at = find_break(body, map_byte(&map, needle->at_token - inserted), needle->side);
+            if (round == 0 || (needle->side < 0 ? at < outermost : at > outermost)) outermost = at;
+            needle->at_byte = at;
+        }
+        if (needle->side != 0) needle->at_byte = outermost;
+    }
+fail:
+    map_close(&map);
+    return err;
 }
 
 static int by_place(const void *a, const void *b) {
@@ -106,9 +207,10 @@ void fl_eval_weave(fl_eval_draft *d, const fl_eval_text *body, fl_eval_needles *
         d->failed = true;
         return;
     }
-    for (int32_t i = 0; i < needles->n; i++)
-        if (needles->items[i].text[0] != '\0')
-            needles->items[i].at_byte = nearest_break(body, needles->items[i].at_byte);
+    for (int32_t i = 0; i < needles->n; i++) {
+        fl_eval_needle *needle = &needles->items[i];
+        if (needle->text[0] != '\0') needle->at_byte = find_break(body, needle->at_byte, needle->side);
+    }
     if (needles->n > 0) qsort(needles->items, (size_t)needles->n, sizeof *needles->items, by_place);
     size_t done = 0;
     for (int32_t i = 0; i < needles->n; i++) {

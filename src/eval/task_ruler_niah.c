@@ -156,15 +156,6 @@ static void put_essay(niah_build *b) {
     fl_eval_text_free(&body);
 }
 
-static int64_t greatest_common_divisor(int64_t a, int64_t b) {
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Lines of distractors, all with keys of their own. Word keys: every adjective-noun pair once, in the order of a
  * stride that meets them all. */
 typedef struct line_source {
@@ -180,8 +171,7 @@ static void source_init(niah_build *b, line_source *s) {
     *s = (line_source){.n_pairs = (int64_t)fl_eval_n_adjectives * fl_eval_n_nouns};
     s->needle_share = difficulty < 0.5 ? 2 * difficulty : 1;
     s->near_share = difficulty > 0.5 ? difficulty - 0.5 : 0;
-    do s->stride = fl_eval_random_range(r, s->n_pairs / 3, s->n_pairs - 1);
-    while (greatest_common_divisor(s->stride, s->n_pairs) != 1);
+    s->stride = fl_eval_random_stride(r, s->n_pairs);
     s->asked = s->at = fl_eval_random_below(r, s->n_pairs);
 }
 

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "base/sha256.h"
+#include "eval/eval_reader.h"
 #include "eval/haystack.h"
 #include "text/tokenizer.h"
 
@@ -37,7 +39,7 @@ static fl_err count(void *context, const char *text, size_t n_bytes, int64_t *n_
 static fl_eval_spec spec_of(const char *task, int64_t length) {
     return (fl_eval_spec){.task = task,
                           .length_tokens = length,
-                          .segment_tokens = (int32_t)(length / 8),
+                          .segment_tokens = (int32_t)(length < 4096 ? 512 : length / 8),
                           .seed = 7,
                           .difficulty = 0.5,
                           .haystack = haystack.text,
@@ -54,12 +56,6 @@ static fl_eval_document make(const fl_eval_spec *spec) {
     return document;
 }
 
-static int occurrences(const char *text, const char *what) {
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, what)) != NULL; p++) n++;
-    return n;
-}
-
 static bool same(const fl_eval_document *a, const fl_eval_document *b) {
     if (a->text_bytes != b->text_bytes || memcmp(a->text, b->text, a->text_bytes) != 0) return false;
     if (a->n_questions != b->n_questions) return false;
@@ -70,195 +66,42 @@ static bool same(const fl_eval_document *a, const fl_eval_document *b) {
     return true;
 }
 
-/* ---- a reader: answers from the text alone. Each returns where its (first) fact lies, or fails the test ---------- */
+/* Needles beside an edge end before it or begin behind it, most of them within 64 tokens. */
+static int n_beside, n_near;
 
-/* The text between two strings; they must frame it. */
-static void between(const char *text, const char *before, const char *after, char *out) {
-    const char *begin = strstr(text, before);
-    if (!begin) fail_msg("\"%s\" is not in \"%.200s\"", before, text);
-    begin += strlen(before);
-    const char *end = strstr(begin, after);
-    if (!end || end - begin > 300) fail_msg("\"%s\" does not follow \"%s\"", after, before);
-    snprintf(out, 320, "%.*s", (int)(end - begin), begin);
-}
-
-/* The one place where `what` stands. */
-static const char *only(const char *text, const char *what) {
-    int n = occurrences(text, what);
-    if (n != 1) fail_msg("\"%s\" occurs %d times", what, n);
-    return strstr(text, what);
-}
-
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
-static void append(char *list, const char *text) {
-    snprintf(list + strlen(list), 2048 - strlen(list), "%s", text);
-}
-
-static size_t read_needle(const char *text, const char *question, char *answer) {
-    char key[320], needle[400], value[320];
-    between(question, "What is the special magic number for ", " mentioned", key);
-    snprintf(needle, sizeof needle, "One of the special magic numbers for %.300s is: ", key);
-    const char *at = only(text, needle);
-    between(at, needle, ".", value);
-    snprintf(answer, 2048, "The special magic number for %s mentioned in the provided text is %s.", key,
-             value);
-    return (size_t)(at - text);
-}
-
-/* Follows VAR NAME = VAR OTHER ... to the number. */
-static size_t read_chain(const char *text, const char *question, char *answer) {
-    char name[320], statement[400], value[320];
-    size_t first = SIZE_MAX;
-    between(question, "What value is assigned to VAR ", "?", name);
-    answer[0] = '\0';
-    for (int hop = 0; hop < 10; hop++) {
-        snprintf(statement, sizeof statement, "VAR %.300s = ", name);
-        const char *at = only(text, statement);
-        first = smaller(first, (size_t)(at - text));
-        between(at, statement, ".", value);
-        append(answer, statement);
-        append(answer, value);
-        append(answer, ". ");
-        if (strncmp(value, "VAR ", 4) != 0) break;
-        memmove(name, value + 4, strlen(value + 4) + 1);
+static void check_edge(const fl_eval_question *q, int64_t first, int64_t segment) {
+    if (!strstr(q->text, "magic number")) {
+        assert_true(q->segment_distance >= 1); /* a reference across the edge */
+        return;
     }
-    append(answer, "The value is ");
-    append(answer, value);
-    append(answer, ".");
-    return first;
+    int64_t beside = (first + segment / 2) % segment - segment / 2;
+    if (llabs(beside) > 100) fail_msg("%lld tokens from the edge", (long long)beside);
+    n_beside++;
+    n_near += llabs(beside) <= 64;
 }
 
-/* The six two-hop forms: around the subject in the question; between subject and link, and behind the link, in the
- * first sentence; around the link, and behind the value, in the second; around the value in the answer's last words. */
-static const struct xref_form {
-    const char *ask, *ask_end, *one, *one_middle, *one_end, *two, *two_middle, *two_end, *say, *say_end;
-} XREF[] = {
-    {"What limit applies to Section ", "?", "Section ", " defers to clause ", ".", "Clause ",
-     " sets the limit to ", ".", "The limit is ", "."},
-    {"Which port serves ", "?", "Service ", " runs on host ", ".", "Host ", " listens on port ", ".",
-     "The port is ", "."},
-    {"How many buffers does the ", " module", "The ", " module reads its settings from profile ", ".",
-     "Profile ", " allots ", " buffers.", "It gets ", " buffers."},
-    {"In which room is request ", " handled", "Request ", " was assigned to ", ".", "", " works in room ",
-     ".", "The room is ", "."},
-    {"Which value does Appendix ", " rely", "Appendix ", " cites table ", ".", "Table ", " lists the value ",
-     ".", "The value is ", "."},
-    {"What is the password of the office that the ", " team", "The ", " team reports to the ", " office.",
-     "The password of the ", " office is ", ".", "The password is ", "."},
-};
-enum { N_XREF = sizeof XREF / sizeof *XREF };
-
-static size_t read_xref(const char *text, const char *question, char *answer) {
-    char subject[320], link[320], value[320], one[400], two[400];
-    for (int i = 0; i < N_XREF; i++) {
-        const struct xref_form *f = &XREF[i];
-        if (!strstr(question, f->ask)) continue;
-        between(question, f->ask, f->ask_end, subject);
-        snprintf(one, sizeof one, "%s%.160s%s", f->one, subject, f->one_middle);
-        const char *first = only(text, one);
-        const char *end = f->one_end;
-        if (i == 3)
-            end = i == 3 && first[strlen(one) + 1] == '.' ? ".\n" : "."; /* "A. Name" has a stop inside */
-        if (i == 3) {
-            snprintf(link, sizeof link, "%.2s", first + strlen(one));
-            char rest[320];
-            between(first + strlen(one) + 2, "", ".", rest);
-            append(link, rest);
-            end = ".";
-        } else {
-            between(first, one, end, link);
-        }
-        snprintf(two, sizeof two, "%s%.160s%s", f->two, link, f->two_middle);
-        const char *second = only(text, two);
-        between(second, two, f->two_end, value);
-        snprintf(answer, 2048, "%s%s%s %s%s%s %s%s%s", one, link, f->one_end, two, value, f->two_end, f->say,
-                 value, f->say_end);
-        return smaller((size_t)(first - text), (size_t)(second - text));
-    }
-    fail_msg("no form for \"%s\"", question);
-    return 0;
-}
-
-static size_t read_sentence(const char *text, const char *question, char *answer) {
-    const char *mark = "begins with: ";
-    const char *beginning = strstr(question, mark);
-    assert_non_null(beginning);
-    const char *at = only(text, beginning + strlen(mark));
-    const char *end = strchr(at, '.');
-    assert_non_null(end);
-    snprintf(answer, 2048, "%.*s", (int)(end - at + 1), at);
-    return (size_t)(at - text);
-}
-
-typedef size_t read_fn(const char *text, const char *question, char *answer);
-
-static read_fn *reader_of(const char *task) {
-    if (strncmp(task, "niah_", 5) == 0) return read_needle;
-    if (strcmp(task, "chain") == 0) return read_chain;
-    if (strcmp(task, "xref") == 0) return read_xref;
-    if (strcmp(task, "copy_begin") == 0) return read_sentence;
-    return NULL;
-}
-
-/* RULER's needle questions: all values of all keys asked for. Returns the earliest needle. */
-static size_t read_ruler_needles(const char *text, const fl_eval_question *q) {
-    size_t first = SIZE_MAX;
-    int n_values = 0;
-    char keys[1024];
-    const char *type = strstr(q->text, "uuid") ? "uuid" : "number";
-    const char *begin = strstr(q->text, " for "), *end = strstr(q->text, " mentioned in");
-    assert_non_null(begin);
-    assert_non_null(end);
-    snprintf(keys, sizeof keys, "%.*s", (int)(end - begin - 5), begin + 5);
-    for (char *rest = NULL, *key = strtok_r(keys, ",", &rest); key; key = strtok_r(NULL, ",", &rest)) {
-        char needle[300], value[320];
-        while (*key == ' ') key++;
-        if (strncmp(key, "and ", 4) == 0) key += 4;
-        snprintf(needle, sizeof needle, "One of the special magic %ss for %s is: ", type, key);
-        for (const char *p = text; (p = strstr(p, needle)) != NULL; p++) {
-            between(p, needle, ".", value);
-            assert_true(n_values < q->n_values);
-            if (strcmp(value, q->values[n_values]) != 0)
-                fail_msg("%s: %s, not %s", key, q->values[n_values], value);
-            assert_non_null(strstr(q->reference, value));
-            first = smaller(first, (size_t)(p - text));
-            n_values++;
-        }
-    }
-    assert_int_equal(n_values, q->n_values);
-    return first;
-}
-
+/* The answer can be found in the text, where the question says it is. */
 static void check_question(const fl_eval_document *document, const fl_eval_spec *spec, int32_t i) {
+    enum { PLACE_TOKENS = 8 }; /* the makers count piece by piece */
     const fl_eval_question *q = &document->questions[i];
-    char answer[2048];
-    size_t first;
-    if (strncmp(q->task, "ruler_niah", 10) == 0) {
-        first = read_ruler_needles(document->text, q);
-    } else {
-        read_fn *reader = reader_of(q->task);
-        if (!reader) fail_msg("no reader for %s", q->task);
-        first = reader(document->text, q->text, answer);
-        assert_string_equal(q->reference, answer);
-    }
-    assert_true(fl_eval_score(q, q->reference, strlen(q->reference)) == 1);
-    int64_t before = tokens_of(document->text, first), all = tokens_of(document->text, document->text_bytes);
-    double depth = (double)before / (double)all;
-    if (fabs(depth - q->depth) > 0.02) fail_msg("%s: depth %.3f, found at %.3f", q->task, q->depth, depth);
-    /* Tokens are counted piece by piece, so places are known to a few dozen tokens. */
-    enum { PLACE_TOKENS = 48 };
     int64_t segment = spec->segment_tokens;
-    int64_t least = (all - PLACE_TOKENS) / segment - (before + PLACE_TOKENS) / segment;
-    int64_t most = (all + PLACE_TOKENS) / segment - (before - PLACE_TOKENS) / segment;
-    bool one_fact =
-        q->n_values == 1 || strncmp(q->task, "niah_", 5) == 0 || strcmp(q->task, "copy_begin") == 0;
-    if (one_fact && (q->segment_distance < least || q->segment_distance > most))
+    assert_true(fl_eval_score(q, q->reference, strlen(q->reference)) == 1);
+    eval_reading reading = eval_read(document, q);
+    if (reading.n_facts == 0) {
+        assert_true(q->depth == -1 && q->segment_distance == 0);
+        return;
+    }
+    int64_t first = tokens_of(document->text, reading.first), last = tokens_of(document->text, reading.last);
+    double depth = (double)first / (double)tokens_of(document->text, document->text_bytes);
+    if (fabs(depth - q->depth) > 0.01) fail_msg("%s: depth %.3f, found at %.3f", q->task, q->depth, depth);
+    int64_t least = (last - PLACE_TOKENS) / segment - (first + PLACE_TOKENS) / segment;
+    int64_t most = (last + PLACE_TOKENS) / segment - (first - PLACE_TOKENS) / segment;
+    if (q->segment_distance < least || q->segment_distance > most)
         fail_msg("%s: distance %d, found %lld..%lld", q->task, (int)q->segment_distance, (long long)least,
                  (long long)most);
-    assert_true(q->segment_distance >= 0 && q->segment_distance <= all / segment);
+    if (strcmp(q->task, "x_edge") == 0) check_edge(q, first, segment);
+    if (strcmp(q->task, "x_chain") == 0) assert_int_equal(q->segment_distance, reading.n_facts - 1);
+    if (strcmp(q->task, "x_join") == 0) assert_true(q->segment_distance >= 1);
 }
 
 static void check_length(const fl_eval_document *document, const fl_eval_spec *spec) {
@@ -277,8 +120,8 @@ static void check_length(const fl_eval_document *document, const fl_eval_spec *s
         if (n > longest) longest = n;
     }
     int64_t length = spec->length_tokens;
-    bool list =
-        strcmp(spec->task, "ruler_niah_multikey_2") == 0 || strcmp(spec->task, "ruler_niah_multikey_3") == 0;
+    bool list = strcmp(spec->task, "spark") != 0 && strcmp(spec->task, "segments") != 0 &&
+                strcmp(spec->task, "repository") != 0;
     int64_t slack = length / 50 + (list ? 100 : 0);
     if (longest + 16 > length || longest + 30 < length - slack)
         fail_msg("%s: %lld tokens (document %lld) for a length of %lld", spec->task, (long long)longest,
@@ -306,7 +149,9 @@ static void short_documents(void **state) {
 
 static void long_documents(void **state) {
     (void)state;
+    n_beside = n_near = 0;
     check_at(16384);
+    assert_true(n_beside > 0 && 4 * n_near >= 3 * n_beside);
 }
 
 static void same_spec_same_document(void **state) {
@@ -326,6 +171,52 @@ static void same_spec_same_document(void **state) {
         assert_false(same(&a, &b));
         fl_eval_document_close(&b);
         fl_eval_document_close(&a);
+    }
+}
+
+/* The same bytes with every compiler and on every machine. Whoever changes a task on purpose changes its line: results
+ * of before and after then are results of different tasks. */
+static const struct known_document {
+    const char *family, *sha256; /* the first 16 digits, of text and questions */
+} KNOWN[] = {
+    {"spark", "4574f74defff3b1d"},
+    {"ruler_niah_single_1", "0759f6bdb3190920"},
+    {"ruler_niah_single_2", "10b66c280367c679"},
+    {"ruler_niah_single_3", "65d8d9288ecb45e0"},
+    {"ruler_niah_multikey_1", "68147868c92a25d5"},
+    {"ruler_niah_multikey_2", "ad73bdcfe6d0287a"},
+    {"ruler_niah_multikey_3", "4b52592e01c64ebc"},
+    {"ruler_niah_multivalue", "9f7df67c3d40c07d"},
+    {"ruler_niah_multiquery", "abfdb011da6b0737"},
+    {"ruler_vt", "87f9d20d406283ad"},
+    {"ruler_cwe", "a7a4297c6a29951e"},
+    {"ruler_fwe", "fdfeb478cf9d06fa"},
+    {"json_kv", "062b540e34725176"},
+    {"segments", "83ddb64cae9d81ab"},
+    {"repository", "8957cd61e3e48a1c"},
+};
+
+static void documents_are_the_same_everywhere(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) {
+        fl_eval_spec spec = spec_of(KNOWN[i].family, 4096);
+        fl_eval_document document = make(&spec);
+        size_t n = document.text_bytes, capacity = n + (1 << 16);
+        char *all = malloc(capacity), hex[FL_SHA256_HEX_BYTES];
+        assert_non_null(all);
+        memcpy(all, document.text, n);
+        for (int32_t k = 0; k < document.n_questions; k++) {
+            const fl_eval_question *q = &document.questions[k];
+            n += (size_t)snprintf(all + n, capacity - n, "%s\n%s\n%s\n", q->text, q->answer_head,
+                                  q->reference);
+            assert_true(n < capacity);
+        }
+        assert_int_equal(fl_sha256_of(all, n, hex), FL_ERR_OK);
+        hex[16] = '\0';
+        if (strcmp(hex, KNOWN[i].sha256) != 0)
+            fail_msg("%s: %s, not %s", KNOWN[i].family, hex, KNOWN[i].sha256);
+        free(all);
+        fl_eval_document_close(&document);
     }
 }
 
@@ -460,6 +351,7 @@ int main(void) {
         cmocka_unit_test(long_documents),
         cmocka_unit_test(every_difficulty_works),
         cmocka_unit_test(same_spec_same_document),
+        cmocka_unit_test(documents_are_the_same_everywhere),
         cmocka_unit_test(a_task_is_its_familys_document),
         cmocka_unit_test(bad_specs_are_refused),
         cmocka_unit_test(long_ones_are_made_quickly),
