@@ -29,8 +29,9 @@ static fl_err choose_kv_format(inspecting *in) {
     fl_kv_format format = in->be->kv_f32 ? FL_KV_F32 : FL_KV_BF16; /* what auto means */
     if (strcmp(name, "auto") != 0) fl_kv_format_parse(name, &format);
     if (format == FL_KV_F32 && !in->be->kv_f32)
-        return FL_FAIL(FL_ERR_INVALID,
-                       "--kv-cache-dtype f32: only --backend reference stores it; expected auto, bf16, fp8 or int4");
+        return FL_FAIL(
+            FL_ERR_INVALID,
+            "--kv-cache-dtype f32: only --backend reference stores it; expected auto, bf16, fp8 or int4");
     in->sizes.kv = fl_kv_shape_of_config(&in->what.config, format);
     fl_attend_config_shape(&in->attending, &in->sizes.kv);
     return FL_ERR_OK;

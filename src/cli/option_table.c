@@ -65,10 +65,11 @@ const fl_option fl_option_table[] = {
            "check this one only; without it, all that this CPU can run"),
     SIZE("span", span, "FL_SPAN", "0", 0, 16384, ENGINE | FL_VERB_INSPECT,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
-    CHOICE("kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32|fp8|int4", PATTERN,
-           "number format of the KV cache: bf16, or smaller with fp8 (about 60%) and int4 (36-45%); f32 on the "
-           "reference "
-           "backend only"),
+    CHOICE(
+        "kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32|fp8|int4", PATTERN,
+        "number format of the KV cache: bf16, or smaller with fp8 (about 60%) and int4 (36-45%); f32 on the "
+        "reference "
+        "backend only"),
     TEXT("policy", policy, "FL_POLICY", "full", "NAME[:KEY=VALUE,...]", PATTERN,
          "what document tokens attend: full, window, window-anchors, segments:N or blocks; settings as in "
          "blocks:alpha=0.05,window=1k"),

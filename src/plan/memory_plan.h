@@ -5,9 +5,9 @@
 #include "plan/dry_run.h"
 
 enum {
-    FL_TAIL_ROWS_MAX = 256,        /* tail rows of one step, decode rows included */
-    FL_DECODE_ROWS_MAX = 64,       /* requests that decode in one step */
-    FL_SCORED_ROWS_MAX = 128,      /* prompt rows of one step whose logits are handed out */
+    FL_TAIL_ROWS_MAX = 256,   /* tail rows of one step, decode rows included */
+    FL_DECODE_ROWS_MAX = 64,  /* requests that decode in one step */
+    FL_SCORED_ROWS_MAX = 128, /* prompt rows of one step whose logits are handed out */
     FL_LOGIT_ROWS_MAX = 1 + FL_DECODE_ROWS_MAX + FL_SCORED_ROWS_MAX,
     FL_SPAN_TOKENS_DEFAULT = 4096, /* document rows of one step */
 };

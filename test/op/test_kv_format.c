@@ -1,5 +1,5 @@
-/* The stored formats of KV: layouts and sizes, exact bytes by hand, error bounds, outliers, hostile values, and that the
- * vector version, the portable one and the definition agree bit for bit. */
+/* The stored formats of KV: layouts and sizes, exact bytes by hand, error bounds, outliers, hostile values, and that
+ * the vector version, the portable one and the definition agree bit for bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -212,7 +212,8 @@ static void outliers_are_kept_apart(void **state) {
 /* Two groups, the second ordinary: it must not notice what is in the first. */
 static void store_beside(const fl_kv_layer *layer, const float *first, int32_t n) {
     float x[256];
-    int32_t exact = layer->format == FL_KV_FP8 ? 8 : 16; /* whole numbers below it are, if all are in a group */
+    int32_t exact =
+        layer->format == FL_KV_FP8 ? 8 : 16; /* whole numbers below it are, if all are in a group */
     for (int32_t i = 0; i < 256; i++) x[i] = i < n ? first[i] : (float)(i % exact);
     fl_kv_latent_store(layer, piece, 3, x, FL_DTYPE_F32);
     for (int32_t i = n; i < 256; i++) assert_true(fabsf(stored(layer, 3, i) - x[i]) <= 0);
