@@ -1,8 +1,8 @@
 /* attn_absorbed, AVX2. Lanes are (row, head) pairs of one timeline, up to 16 a task; a task takes one split of keys and
  * goes through its pages, reading them as stored: two bf16 of a key are broadcast at once and widened by a shift and a
  * mask. Latents of quantised pages become f32 in the task's buffer. S^T = K Q^T, softmax down the registers,
- * O^T += latent^T P. A second pass merges the splits of each (row, head) in index order. Bound by FMA with many lanes, by the widening with few. Scratch holds
- * [rows][n_heads][n_splits] partial results: o, then m and l. */
+ * O^T += latent^T P. A second pass merges the splits of each (row, head) in index order. Bound by FMA with many lanes,
+ * by the widening with few. Scratch holds [rows][n_heads][n_splits] partial results: o, then m and l. */
 #include <math.h>
 #include <string.h>
 
