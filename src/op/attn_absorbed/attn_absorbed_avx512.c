@@ -247,7 +247,7 @@ FL_SIMD void add_block(const strip *s, const int lines, block *b) {
     }
     for (int32_t pair = 0; pair < KEYS / 2; pair++) {
         for (int i = 0; i < lines; i++) _mm_prefetch(ahead + i * CACHE_LINE, _MM_HINT_T1);
-        ahead += lines * CACHE_LINE;
+        if (lines > 0) ahead += lines * CACHE_LINE;
         __m512i even = _mm512_loadu_si512(values), odd = _mm512_loadu_si512(values + s->stride);
         __m512i pairs_low = _mm512_unpacklo_epi16(even, odd), pairs_high = _mm512_unpackhi_epi16(even, odd);
         for (int i = 0; i < BLOCK; i++) {
