@@ -14,6 +14,8 @@
 #ifndef FL_ATTN_CALIBRATION_H
 #define FL_ATTN_CALIBRATION_H
 
+#include <jansson.h>
+
 #include "op/op_types.h"
 
 #define FL_CALIBRATION_NAME "calibration.json"
@@ -38,6 +40,13 @@ fl_err fl_calibration_read(const char *dir, const char *name, fl_calibration *ou
 
 /* The same from a text, for tests and fuzzing. `name` is what errors call it. */
 fl_err fl_calibration_parse(const char *name, const char *text, size_t text_bytes, fl_calibration *out);
+
+/* The file's fields; dense_heads always, of the others those that are said. NULL: out of memory, or a number that
+ * JSON has not. */
+json_t *fl_calibration_json(const fl_calibration *c);
+
+/* Writes dir/name so that fl_calibration_read gives *c back, and `measured` (borrowed; NULL = none) beside it. */
+fl_err fl_calibration_write(const char *dir, const char *name, const fl_calibration *c, json_t *measured);
 
 void fl_calibration_close(fl_calibration *c);
 

@@ -3,7 +3,7 @@
 
 #define ASKING  (FL_VERB_RUN | FL_VERB_CHAT)
 #define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE)
-#define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL)
+#define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL | FL_VERB_CALIBRATE)
 #define PATTERN (ASKING | BENCHES | FL_VERB_INSPECT)
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
@@ -75,9 +75,9 @@ const fl_option fl_option_table[] = {
          "blocks:alpha=0.05,window=1k"),
     CHOICE("tail", tail, "FL_TAIL", "dense", "dense|sparse", PATTERN,
            "what question and answer attend: everything, or what the document's policy says (loses facts)"),
-    CHOICE("rope", rope, "FL_ROPE", "model", "model|yarn|ntk|two-path", PATTERN,
+    CHOICE("rope", rope, "FL_ROPE", "model", "model|yarn|ntk|two-path", PATTERN | FL_VERB_CALIBRATE,
            "positions beyond the trained length; model = as the checkpoint says"),
-    REAL("rope-factor", rope_factor, "FL_ROPE_FACTOR", "0", 0, 64, PATTERN,
+    REAL("rope-factor", rope_factor, "FL_ROPE_FACTOR", "0", 0, 64, PATTERN | FL_VERB_CALIBRATE,
          "how many times the trained length, with --rope"),
     FLAG("force-positions", 0, force_positions, "FL_FORCE_POSITIONS", PATTERN,
          "run past the trained length without an extension, with a warning"),
@@ -111,6 +111,17 @@ const fl_option fl_option_table[] = {
     TEXT("resume", resume, NULL, NULL, "FILE", FL_VERB_EVAL,
          "keep each document's results there, and go on where an earlier run stopped"),
     TEXT("heat-map", heat_map, NULL, NULL, "FILE", FL_VERB_EVAL, "write scores by depth and length as SVG"),
+    SIZE("length", length, NULL, "32k", 1536, 1 << 24, FL_VERB_CALIBRATE,
+         "tokens of each document; calibrate for lengths like those that will be read"),
+    SIZE("n", calibrate_n, NULL, "8", 1, 65536, FL_VERB_CALIBRATE, "documents to measure on"),
+    TEXT("documents", calibrate_documents, NULL, NULL, "PATH", FL_VERB_CALIBRATE,
+         "a text or a folder of texts like those that will be read; every other document is made of them"),
+    REAL("max-loss", max_loss, NULL, "1", 0.01, 100, FL_VERB_CALIBRATE,
+         "points of 100 that answers may lose against full attention"),
+    SIZE("heads-max", heads_max, NULL, "64", 0, 1 << 20, FL_VERB_CALIBRATE,
+         "heads to measure one by one, those that lose most attention first"),
+    TEXT("output", output, NULL, NULL, "FILE", FL_VERB_CALIBRATE,
+         "write there; without it, calibration.json beside the checkpoint"),
     FLAG("memory", 0, memory, NULL, FL_VERB_INSPECT, "show what running it at --ctx tokens would need"),
     FLAG("write", 0, write, NULL, FL_VERB_VERIFY, "write the lock file in place of checking it"),
     FLAG("decode", 0, decode, NULL, FL_VERB_TOKENIZE, "token ids to text"),

@@ -55,6 +55,9 @@ typedef struct fl_options {
     const char *eval_policy, *eval_kv, *eval_tail, *eval_rope; /* one more variant; NULL = not said */
     double eval_rope_factor;                                   /* 0 = not said */
     const char *resume, *heat_map;                             /* files; NULL = none */
+    int64_t length, calibrate_n, heads_max;
+    double max_loss;
+    const char *calibrate_documents, *output; /* NULL = none, beside the checkpoint */
 } fl_options;
 
 /* Bits of fl_option.verbs. */
@@ -70,7 +73,8 @@ enum {
     FL_VERB_VERSION = 1 << 8,
     FL_VERB_HELP = 1 << 9,
     FL_VERB_EVAL = 1 << 10,
-    FL_VERB_ALL = (1 << 11) - 1,
+    FL_VERB_CALIBRATE = 1 << 11,
+    FL_VERB_ALL = (1 << 12) - 1,
 };
 
 typedef struct fl_verb {

@@ -59,6 +59,13 @@ const fl_verb fl_verbs[] = {
      "here "
      "only.",
      "eval build/models/spark-66m --lengths 4k --n 10 --policy window-anchors", fl_cmd_eval},
+    {"calibrate", FL_VERB_CALIBRATE, "MODEL", 1, 1, "find the numbers of sparse attention for a checkpoint",
+     "Measures on documents it makes itself, and on yours, how much attention block lists keep by layer and "
+     "head, and "
+     "what answers lose; chooses alpha, block, bias and dense heads of --policy blocks for --max-loss, "
+     "outlier "
+     "dimensions of int4 KV, and with --rope the temperature; writes calibration.json beside the checkpoint.",
+     "calibrate build/models/spark-66m --length 4k --n 4", fl_cmd_calibrate},
     {"version", FL_VERB_VERSION, "", 0, 0, "show version, build and backends",
      "Shows the version, how it was built, and the backends that this CPU can run.", "version --json",
      fl_cmd_version},

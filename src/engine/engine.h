@@ -140,6 +140,9 @@ static inline int32_t fl_pages_of(int64_t tokens) {
     return (int32_t)((tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS);
 }
 
+/* session.c: drops all that is computed and that no request holds: what rows attend has changed. For calibration. */
+void fl_engine_forget(fl_engine *engine);
+
 /* worker.c */
 void *fl_worker_main(void *engine);
 

@@ -56,6 +56,14 @@ void fl_session_forget(fl_session *s) {
     s->sharing = false;
 }
 
+void fl_engine_forget(fl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    for (fl_session *s = e->sessions; s; s = s->next)
+        if (!s->current) fl_session_forget(s);
+    fl_prefix_evict(e->prefix, fl_kv_pool_pages(e->pool));
+    pthread_mutex_unlock(&e->lock);
+}
+
 void fl_session_trim(fl_session *s) {
     drop_pages(s, fl_pages_of(s->n_tokens));
     fl_prefix_touch(s->engine->prefix, s->pages, s->n_pages);

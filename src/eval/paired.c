@@ -324,7 +324,7 @@ fail:
 }
 
 fl_err fl_paired_ask(const fl_paired_plan *plan, const fl_eval_document *document, fl_eval_result *out) {
-    asking a = {.plan = plan, .document = document, .out = out};
+    asking a = {.plan = plan, .document = document, .out = out, .total = plan->n_sides, .weight = 1};
     return ask_document(&a);
 }
 

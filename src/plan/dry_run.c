@@ -78,6 +78,10 @@ fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *ou
         seqs[n++] =
             (fl_kv_rows){.row = rows->document_rows, .n_rows = rows->tail_rows, .pos = rows->tail_pos};
     FL_TRY(make_logit_rows(dry, rows->n_logits));
+    fl_attend attend = {0};
+    if (dry->attend) attend = *dry->attend;
+    attend.probe = NULL; /* nothing is measured or counted of rows that are only planned */
+    attend.listed = attend.visible = attend.overflow = NULL;
     const fl_step step = {.rows = rows->document_rows + rows->tail_rows,
                           .seqs = seqs,
                           .n_seqs = n,
@@ -86,7 +90,7 @@ fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *ou
                           .rope_table = unread_table,
                           .far_q_table = unread_table,
                           .far_k_table = unread_table,
-                          .attend = dry->attend,
+                          .attend = &attend,
                           .softmax_scale = 1,
                           .logit_rows = dry->logit_rows,
                           .n_logit_rows = rows->n_logits};
