@@ -30,7 +30,7 @@ static fl_err open_probe(const fl_calibrating *c, const float *log2_alpha, fl_at
                            .bias = calloc(n, sizeof(double)),
                            .weight = calloc(n, sizeof(double)),
                            .listed = calloc(n, sizeof(int64_t)),
-                           .visible = calloc(layers, sizeof(int64_t)),
+                           .visible = calloc(FL_CALIBRATE_ALPHAS * layers, sizeof(int64_t)),
                            .rows = calloc(layers, sizeof(int64_t))};
     return p->kept && p->bias && p->weight && p->listed && p->visible && p->rows
                ? FL_ERR_OK
@@ -48,13 +48,13 @@ static fl_err open_mass(const fl_calibrating *c, fl_calibrate_mass *m) {
 static fl_err take_sums(const fl_calibrating *c, const fl_attend_probe *p, fl_calibrate_mass *m) {
     size_t heads = (size_t)c->out->heads, all = fl_calibrate_heads(c);
     for (size_t i = 0; i < FL_CALIBRATE_ALPHAS * all; i++) {
-        size_t layer = i % all / heads;
+        size_t layer = i % all / heads, visible = i / heads; /* one of an alpha and layer */
         if (p->rows[layer] == 0)
             return FL_FAIL(FL_ERR_INVALID, "--length: expected documents of at least %d tokens",
                            2 * FL_ATTN_LIST_ROWS);
         double bias = p->weight[i] > 0 ? p->bias[i] / p->weight[i] : 0;
         m->kept[i] = p->kept[i] / (double)p->rows[layer];
-        m->density[i] = (double)p->listed[i] / (double)p->visible[layer];
+        m->density[i] = (double)p->listed[i] / (double)p->visible[visible];
         m->bias[i] = bias > BIAS_MAX ? BIAS_MAX : bias < -BIAS_MAX ? -BIAS_MAX : bias;
     }
     return FL_ERR_OK;
