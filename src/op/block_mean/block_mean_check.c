@@ -11,38 +11,68 @@ typedef struct shape {
     oc_kind kind;
     int32_t latent, rope, block_tokens, block, n_blocks;
     fl_kv_format format;
+    int32_t group, n_outliers, planes;
     oc_fill fill;
 } shape;
 
+static const uint16_t outliers[FL_KV_OUTLIERS_MAX] = {0, 1, 31, 40, 63, 64, 100, 127};
+
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 64, 0, 1, FL_KV_BF16, OC_NORMAL},
-    {OC_CHECK, 128, 32, 64, 2, 3, FL_KV_BF16, OC_NORMAL},
-    {OC_CHECK, 128, 32, 128, 0, 3, FL_KV_BF16, OC_LARGE},
-    {OC_CHECK, 128, 32, 128, 1, 2, FL_KV_F32, OC_NORMAL},
-    {OC_CHECK, 512, 64, 192, 1, 2, FL_KV_BF16, OC_SPIKE},
-    {OC_CHECK, 17, 6, 1024, 0, 1, FL_KV_F32, OC_TINY},
-    {OC_CHECK, 33, 10, 1024, 1, 1, FL_KV_BF16, OC_EQUAL},
-    {OC_CHECK, 1024, 1, 64, 1, 1, FL_KV_BF16, OC_ZERO},
-    {OC_CHECK, 128, 32, 128, 1, 2, FL_KV_FP8, OC_NORMAL},
-    {OC_CHECK, 128, 32, 64, 2, 3, FL_KV_INT4, OC_NORMAL},
-    {OC_BENCH, 128, 32, 128, 0, 256, FL_KV_BF16, OC_NORMAL},
+    {OC_CHECK, 1, 1, 64, 0, 1, FL_KV_BF16, 0, 0, 1, OC_NORMAL},
+    {OC_CHECK, 128, 32, 64, 2, 3, FL_KV_BF16, 0, 0, 2, OC_NORMAL},
+    {OC_CHECK, 128, 32, 128, 0, 3, FL_KV_BF16, 0, 0, 1, OC_LARGE},
+    {OC_CHECK, 128, 32, 128, 1, 2, FL_KV_F32, 0, 0, 1, OC_NORMAL},
+    {OC_CHECK, 512, 64, 192, 1, 2, FL_KV_BF16, 0, 0, 1, OC_SPIKE},
+    {OC_CHECK, 17, 6, 1024, 0, 1, FL_KV_F32, 0, 0, 1, OC_TINY},
+    {OC_CHECK, 33, 10, 1024, 1, 1, FL_KV_BF16, 0, 0, 1, OC_EQUAL},
+    {OC_CHECK, 1024, 1, 64, 1, 1, FL_KV_BF16, 0, 0, 1, OC_ZERO},
+    {OC_CHECK, 128, 32, 128, 1, 2, FL_KV_FP8, 0, 0, 2, OC_NORMAL},
+    {OC_CHECK, 200, 10, 64, 3, 1, FL_KV_FP8, 0, 0, 1, OC_LARGE},
+    {OC_CHECK, 17, 6, 1024, 0, 1, FL_KV_FP8, 0, 0, 1, OC_EQUAL},
+    {OC_CHECK, 128, 32, 128, 1, 2, FL_KV_INT4, 32, 8, 1, OC_NORMAL},
+    {OC_CHECK, 512, 64, 64, 0, 3, FL_KV_INT4, 64, 3, 2, OC_NORMAL},
+    {OC_CHECK, 64, 6, 1024, 0, 1, FL_KV_INT4, 64, 0, 1, OC_EQUAL},
+    {OC_CHECK, 33, 10, 64, 1, 1, FL_KV_INT4_NAIVE, 0, 0, 1, OC_NORMAL},
+    {OC_BENCH, 128, 32, 128, 0, 256, FL_KV_BF16, 0, 0, 1, OC_NORMAL},
+    {OC_BENCH, 128, 32, 128, 0, 256, FL_KV_FP8, 0, 0, 2, OC_NORMAL},
+    {OC_BENCH, 128, 32, 128, 0, 256, FL_KV_INT4, 32, 8, 1, OC_NORMAL},
 };
 
 typedef struct fixture {
     const shape *s;
-    oc_mat values; /* [tokens of the blocks][latent + rope], as stored */
+    oc_mat values; /* [tokens of the blocks][latent + rope], as they read from their pages */
     int32_t *pages;
     fl_kv_layer kv;
     oc_outs latent, k_pe;
 } fixture;
 
-/* The pages lie in reverse order; those before the first block hold NaNs. */
+/* Row t of the values goes to its page, and becomes what is read there. */
+static void store_token(const fixture *f, int32_t pos, int32_t t) {
+    const shape *s = f->s;
+    int32_t slot = pos % FL_KV_PAGE_TOKENS;
+    uint8_t *piece = fl_kv_piece(&f->kv, f->pages[pos / FL_KV_PAGE_TOKENS]);
+    fl_kv_latent_store(&f->kv, piece, slot, oc_at(&f->values, t, 0), FL_DTYPE_F32);
+    fl_kv_k_pe_store(&f->kv, piece, slot, oc_at(&f->values, t, s->latent), FL_DTYPE_F32);
+    for (int32_t j = 0; j < s->latent; j++)
+        oc_set(&f->values, t, j, (double)fl_kv_latent_at(&f->kv, piece, slot, j));
+    for (int32_t j = 0; j < s->rope; j++)
+        oc_set(&f->values, t, s->latent + j,
+               (double)fl_act_load(fl_kv_k_pe(&f->kv, piece, slot), fl_kv_format_dtype(s->format), j));
+}
+
+/* The pages lie in reverse order; those before the first block hold NaNs, as do other planes. */
 static fixture make_fixture(oc_run *run, const shape *s) {
     fixture f = {.s = s};
     int32_t first = s->block * s->block_tokens, n_tokens = s->n_blocks * s->block_tokens;
     int32_t n_pages = (first + n_tokens) / FL_KV_PAGE_TOKENS, width = s->latent + s->rope;
-    f.kv = (fl_kv_layer){.latent_dim = s->latent, .rope_dim = s->rope, .format = s->format};
-    f.kv.group = fl_kv_format_group(s->format, s->latent);
+    f.kv = (fl_kv_layer){.latent_dim = s->latent,
+                         .rope_dim = s->rope,
+                         .format = s->format,
+                         .group = s->group,
+                         .n_outliers = s->n_outliers,
+                         .outliers = outliers,
+                         .planes = s->planes,
+                         .plane = s->planes - 1};
     f.kv.page_stride_bytes = fl_kv_piece_bytes(&f.kv) + 64;
     f.kv.base = oc_memory_fenced(run, n_pages * f.kv.page_stride_bytes);
     memset(f.kv.base, 0xff, (size_t)(n_pages * f.kv.page_stride_bytes));
@@ -50,19 +80,7 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     for (int32_t i = 0; i < n_pages; i++) f.pages[i] = n_pages - 1 - i;
     f.values = oc_input(run, FL_DTYPE_F32, n_tokens, width, width);
     oc_fill_mat(run, &f.values, s->fill);
-    float *row = oc_memory(run, width * (int64_t)sizeof *row);
-    for (int32_t t = 0; t < n_tokens; t++) {
-        int32_t slot = t % FL_KV_PAGE_TOKENS;
-        uint8_t *piece = fl_kv_piece(&f.kv, f.pages[(first + t) / FL_KV_PAGE_TOKENS]);
-        for (int32_t j = 0; j < width; j++) row[j] = (float)oc_get(&f.values, t, j);
-        fl_kv_latent_store(&f.kv, piece, slot, row, FL_DTYPE_F32);
-        fl_kv_k_pe_store(&f.kv, piece, slot, row + s->latent, FL_DTYPE_F32);
-        const void *k_pe = fl_kv_k_pe(&f.kv, piece, slot);
-        for (int32_t j = 0; j < width; j++)
-            oc_set(&f.values, t, j,
-                   j < s->latent ? (double)fl_kv_latent_at(&f.kv, piece, slot, j)
-                                 : (double)fl_act_load(k_pe, fl_kv_format_dtype(s->format), j - s->latent));
-    }
+    for (int32_t t = 0; t < n_tokens; t++) store_token(&f, first + t, t);
     f.latent = oc_outs_make(run, run->be->act_dtype, s->n_blocks, s->latent, s->latent);
     f.k_pe = oc_outs_make(run, run->be->act_dtype, s->n_blocks, s->rope, s->rope);
     return f;
@@ -120,8 +138,9 @@ static void check_alone(oc_run *run, const fixture *f) {
 
 static void check_shape(oc_run *run, const shape *s) {
     if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
-    if (!oc_case(run, s->kind, "block_mean dims=%d+%d %s tokens=%d blocks=%d+%d %s", s->latent, s->rope,
-                 fl_kv_format_name(s->format), s->block_tokens, s->block, s->n_blocks, oc_fill_name(s->fill)))
+    if (!oc_case(run, s->kind, "block_mean dims=%d+%d %s/%d+%d planes=%d tokens=%d blocks=%d+%d %s",
+                 s->latent, s->rope, fl_kv_format_name(s->format), s->group, s->n_outliers, s->planes,
+                 s->block_tokens, s->block, s->n_blocks, oc_fill_name(s->fill)))
         return;
     fixture f = make_fixture(run, s);
     fl_block_mean_args args = make_args(&f, &f.latent.ref, &f.k_pe.ref);
@@ -156,6 +175,8 @@ static void check_limits(oc_run *run) {
     OC_ACCEPTED_WITH(run, block_mean, good, block, INT32_MAX / 128 - 2);
     OC_REFUSED_WITH(run, block_mean, good, block, INT32_MAX / 128 - 1, "block_mean: block");
     oc_cost(run, fl_block_mean_cost(&good), 2 * 128 * 12, 2 * 128 * 12 * 2 + 2 * 12 * 2);
+    good.kv.format = FL_KV_FP8;
+    oc_cost(run, fl_block_mean_cost(&good), 2 * 128 * 12, 2 * 128 * (8 + 4 + 4 * 2) + 2 * 12 * 2);
     good.n_blocks = 0;
     OC_REFUSED(run, run->be->op->block_mean(run->be, &good), "block_mean: n_blocks");
 }

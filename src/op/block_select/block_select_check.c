@@ -65,12 +65,14 @@ typedef struct fixture {
 typedef struct lists {
     oc_mat ids, n; /* held as 16-bit and 32-bit elements */
     int64_t overflow;
+    int64_t *listed; /* [heads] */
 } lists;
 
 static lists make_lists(oc_run *run, const shape *s) {
     int64_t n = (int64_t)s->tiles * s->heads;
     return (lists){.ids = oc_output(run, FL_DTYPE_BF16, n, s->capacity, s->capacity),
-                   .n = oc_output(run, FL_DTYPE_F32, n, 1, 1)};
+                   .n = oc_output(run, FL_DTYPE_F32, n, 1, 1),
+                   .listed = oc_memory(run, s->heads * (int64_t)sizeof(int64_t))};
 }
 
 static int32_t length(const lists *l, int32_t line) {
@@ -110,7 +112,8 @@ static fl_block_select_args make_args(const fixture *f, lists *out) {
                                            .n = out->n.data,
                                            .capacity = s->capacity,
                                            .planned_blocks = s->capacity},
-                                  .overflow = &out->overflow};
+                                  .overflow = &out->overflow,
+                                  .listed = out->listed};
 }
 
 static bool is_forced(const shape *s, int32_t pos, int32_t block) {
@@ -155,6 +158,19 @@ static void check_rule(oc_run *run, const fixture *f, const lists *l, int32_t li
     if (s->seed == 0) OC_TRUE(run, worst_in >= best_out);
 }
 
+/* What `listed` grows by: ids of lists, and in dense heads all that lies before the tile's end. */
+static void check_listed(oc_run *run, const fixture *f, const lists *l) {
+    const shape *s = f->s;
+    for (int32_t h = 0; h < s->heads; h++) {
+        int64_t sum = 0;
+        for (int32_t i = 0; i < s->tiles; i++) {
+            int32_t n = length(l, i * s->heads + h);
+            sum += n >= 0 ? n : (s->pos + (i + 1) * FL_ATTN_LIST_ROWS) / FL_KV_PAGE_TOKENS;
+        }
+        OC_TRUE(run, l->listed[h] == sum);
+    }
+}
+
 /* Each tile alone gives the same lists, and the same overflow in sum. */
 static void check_alone(oc_run *run, const fixture *f, const lists *whole) {
     const shape *s = f->s;
@@ -171,6 +187,7 @@ static void check_alone(oc_run *run, const fixture *f, const lists *whole) {
     oc_same(run, &alone.ids, &whole->ids);
     oc_same(run, &alone.n, &whole->n);
     OC_TRUE(run, alone.overflow == whole->overflow);
+    check_listed(run, f, &alone);
 }
 
 static void check_shape(oc_run *run, const shape *s) {
@@ -194,7 +211,8 @@ static void check_shape(oc_run *run, const shape *s) {
         oc_same(run, &out[i].ids, &out[0].ids);
         oc_same(run, &out[i].n, &out[0].n);
         OC_TRUE(run, out[i].overflow == out[0].overflow);
-        args.overflow = NULL;
+        check_listed(run, &f, &out[i]);
+        args.overflow = args.listed = NULL;
         while (i == 0 && oc_timing(run, fl_block_select_cost(&args)))
             OC_OK(run, run->be->op->block_select(run->be, &args));
     }
