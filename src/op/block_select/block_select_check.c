@@ -66,6 +66,7 @@ typedef struct lists {
     oc_mat ids, n; /* held as 16-bit and 32-bit elements */
     int64_t overflow;
     int64_t *listed; /* [heads] */
+    int64_t visible;
 } lists;
 
 static lists make_lists(oc_run *run, const shape *s) {
@@ -113,7 +114,8 @@ static fl_block_select_args make_args(const fixture *f, lists *out) {
                                            .capacity = s->capacity,
                                            .planned_blocks = s->capacity},
                                   .overflow = &out->overflow,
-                                  .listed = out->listed};
+                                  .listed = out->listed,
+                                  .visible = &out->visible};
 }
 
 static bool is_forced(const shape *s, int32_t pos, int32_t block) {
@@ -158,16 +160,19 @@ static void check_rule(oc_run *run, const fixture *f, const lists *l, int32_t li
     if (s->seed == 0) OC_TRUE(run, worst_in >= best_out);
 }
 
-/* What `listed` grows by: ids of lists, and in dense heads all that lies before the tile's end. */
+/* What `listed` grows by: ids of lists, and in dense heads all that lies before the tile's end. `visible` by the
+ * latter. */
 static void check_listed(oc_run *run, const fixture *f, const lists *l) {
     const shape *s = f->s;
     for (int32_t h = 0; h < s->heads; h++) {
-        int64_t sum = 0;
+        int64_t sum = 0, all = 0;
         for (int32_t i = 0; i < s->tiles; i++) {
-            int32_t n = length(l, i * s->heads + h);
-            sum += n >= 0 ? n : (s->pos + (i + 1) * FL_ATTN_LIST_ROWS) / FL_KV_PAGE_TOKENS;
+            int32_t n = length(l, i * s->heads + h),
+                    visible = (s->pos + (i + 1) * FL_ATTN_LIST_ROWS) / FL_KV_PAGE_TOKENS;
+            sum += n >= 0 ? n : visible;
+            all += visible;
         }
-        OC_TRUE(run, l->listed[h] == sum);
+        OC_TRUE(run, l->listed[h] == sum && l->visible == all);
     }
 }
 
@@ -212,7 +217,7 @@ static void check_shape(oc_run *run, const shape *s) {
         oc_same(run, &out[i].n, &out[0].n);
         OC_TRUE(run, out[i].overflow == out[0].overflow);
         check_listed(run, &f, &out[i]);
-        args.overflow = args.listed = NULL;
+        args.overflow = args.listed = args.visible = NULL;
         while (i == 0 && oc_timing(run, fl_block_select_cost(&args)))
             OC_OK(run, run->be->op->block_select(run->be, &args));
     }
