@@ -7,6 +7,7 @@
 #ifndef FL_EVAL_EVAL_DOCUMENT_H
 #define FL_EVAL_EVAL_DOCUMENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,7 @@ typedef struct fl_eval_question {
     char **values;     /* [n_values] for FL_EVAL_FIND_* */
     int32_t n_values;
     fl_eval_scoring scoring;
+    bool running_text;  /* no question: the document goes on with `reference`, without a chat template */
     int32_t max_tokens; /* of the greedy answer */
     double depth;       /* where the (first) fact lies in the document, by tokens, 0..1; -1 = everywhere */
     int32_t

@@ -65,6 +65,7 @@ typedef struct fl_eval_family {
 
 extern const fl_eval_family fl_eval_family_niah[8]; /* RULER's needles, in eval_document.c's order */
 extern const fl_eval_family fl_eval_family_vt, fl_eval_family_cwe, fl_eval_family_fwe;
+extern const fl_eval_family fl_eval_family_text; /* no question at all */
 extern const fl_eval_family fl_eval_family_spark, fl_eval_family_json, fl_eval_family_segments,
     fl_eval_family_repository;
 

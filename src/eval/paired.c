@@ -100,6 +100,35 @@ static fl_err make_prompt(const fl_paired_plan *plan, const fl_eval_document *d,
     return append_answer(plan, q, out);
 }
 
+/* Plain text from its first token on; the reference's tokens are those behind the document's. */
+static fl_err make_running(const fl_paired_plan *plan, const fl_eval_document *d, const fl_eval_question *q,
+                           prompt *out) {
+    size_t more_bytes = strlen(q->reference), bytes = d->text_bytes + more_bytes;
+    int32_t *document = NULL, *whole = NULL;
+    int64_t n_document = 0, n_whole = 0;
+    fl_err err = FL_ERR_OK;
+    fl_engine_info info;
+    fl_engine_get_info(plan->engines[0], &info);
+    char *text = malloc(bytes + 1);
+    if (!text) return FL_FAIL(FL_ERR_NOMEM, "text of %zu bytes", bytes);
+    memcpy(text, d->text, d->text_bytes);
+    memcpy(text + d->text_bytes, q->reference, more_bytes + 1);
+    FL_TRY_GOTO(fl_tokenize(plan->engines[0], text, d->text_bytes, false, &document, &n_document));
+    FL_TRY_GOTO(fl_tokenize(plan->engines[0], text, bytes, false, &whole, &n_whole));
+    if (info.bos_token >= 0) FL_TRY_GOTO(append(&out->tokens, &out->n_tokens, &info.bos_token, 1));
+    FL_TRY_GOTO(append(&out->tokens, &out->n_tokens, whole, n_whole));
+    out->document_tokens = out->n_tokens;
+    out->n_scored = n_whole - n_document;
+    if (n_document < 1 || out->n_scored < 1)
+        err = FL_FAIL(FL_ERR_INTERNAL, "a text of %lld tokens, %lld of them scored", (long long)n_whole,
+                      (long long)out->n_scored);
+fail:
+    free(document);
+    free(whole);
+    free(text);
+    return err;
+}
+
 static fl_err make_prompts(asking *a) {
     int32_t n = a->document->n_questions;
     if (n < 1 || n > FL_EVAL_QUESTIONS_MAX)
@@ -111,7 +140,7 @@ static fl_err make_prompts(asking *a) {
     a->out->n_rows = n;
     for (int32_t i = 0; i < n; i++) {
         const fl_eval_question *q = &a->document->questions[i];
-        FL_TRY(make_prompt(a->plan, a->document, q, &a->prompts[i]));
+        FL_TRY((q->running_text ? make_running : make_prompt)(a->plan, a->document, q, &a->prompts[i]));
         a->prompts[i].first_row = a->n_rows;
         a->n_rows += a->prompts[i].n_scored;
         a->out->rows[i] = (fl_eval_row){.task = q->task,
@@ -263,6 +292,7 @@ static fl_err score_answer(const asking *a, int32_t side, int32_t question, fl_e
     answer got = {0};
     fl_request_params params;
     double ttft_s;
+    if (q->running_text) return FL_ERR_OK; /* nothing to be right */
     if (out->exact) {
         out->score = fl_eval_score(q, q->reference, strlen(q->reference));
         return FL_ERR_OK;
