@@ -6,7 +6,7 @@
 #include "eval/eval_draft.h"
 
 #define TASK_LIST(X)                                                                                         \
-    X("text", fl_eval_family_text)                                                                           \
+    X(FL_EVAL_TASK_TEXT, fl_eval_family_text)                                                                \
     X("niah_single", fl_eval_family_spark)                                                                   \
     X("niah_multikey", fl_eval_family_spark)                                                                 \
     X("xref", fl_eval_family_spark)                                                                          \
@@ -49,7 +49,7 @@ const char *const *fl_eval_task_names(void) {
 
 const char *const *fl_eval_family_names(void) {
     static const char *const names[] = {
-        "text",
+        FL_EVAL_TASK_TEXT,
         "spark",
         "ruler_niah_single_1",
         "ruler_niah_single_2",

@@ -69,6 +69,9 @@ typedef struct fl_eval_spec {
 fl_err fl_eval_document_make(const fl_eval_spec *spec, fl_eval_document *out);
 void fl_eval_document_close(fl_eval_document *document);
 
+/* The task without questions: it has an NLL but no score, so it never counts in a loss of points. */
+#define FL_EVAL_TASK_TEXT "text"
+
 /* NULL-terminated. A family is what one document serves:
  *   spark       niah_single niah_multikey xref chain copy_begin: the phrasings spark-66m was trained on
  *   ruler_*     RULER's eleven tasks that can be generated, a family each

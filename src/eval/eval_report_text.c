@@ -82,7 +82,9 @@ static void print_cells(FILE *file, const fl_eval_report *r, const fl_eval_view 
             const fl_eval_cell *cell = &v->cells[t * r->n_lengths + l];
             if (cell->sum.n_questions > 0)
                 print_sum(file, r->tasks[t], length_text(length, r->lengths[l]), &cell->sum,
-                          cell->counts ? verdict(&cell->sum) : "  does not count: full is below 60");
+                          cell->counts || strcmp(r->tasks[t], FL_EVAL_TASK_TEXT) == 0
+                              ? verdict(&cell->sum)
+                              : "  does not count: full is below 60");
         }
     for (int32_t l = 0; l < r->n_lengths; l++)
         if (v->by_length[l].n_questions > 0)

@@ -19,11 +19,13 @@ static fl_err build_text(fl_eval_draft *d) {
     size_t cut = body.n - scored;
     while (cut < body.n && body.bytes[cut] != ' ') cut++; /* tokens begin with their space */
     fl_eval_text_add(&d->text, body.bytes, cut);
-    const fl_eval_ask ask = {.task = "text", .text = "", .reference = body.bytes + cut, .max_tokens = 1};
+    const fl_eval_ask ask = {
+        .task = FL_EVAL_TASK_TEXT, .text = "", .reference = body.bytes + cut, .max_tokens = 1};
     fl_eval_draft_ask(d, &ask);
     if (d->n_questions > 0) d->questions[d->n_questions - 1].running_text = true;
     fl_eval_text_free(&body);
     return FL_ERR_OK;
 }
 
-const fl_eval_family fl_eval_family_text = {.name = "text", .tokens_min = 512, .build = build_text};
+const fl_eval_family fl_eval_family_text = {
+    .name = FL_EVAL_TASK_TEXT, .tokens_min = 512, .build = build_text};
