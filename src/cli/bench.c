@@ -4,25 +4,21 @@
 #include <string.h>
 
 #include "cli/format.h"
+#include "eval/haystack.h"
 
-static fl_err list_text_ids(fl_bench *b) {
-    const fl_tokenizer *t = b->engine->tokenizer;
-    int32_t n_vocab = fl_tokenizer_n_vocab(t);
-    b->text_ids = malloc((size_t)n_vocab * sizeof *b->text_ids);
-    if (!b->text_ids) return FL_FAIL(FL_ERR_NOMEM, "%d token ids", n_vocab);
-    for (int32_t id = 0; id < n_vocab; id++) {
-        size_t n_bytes;
-        if (fl_tokenizer_token_bytes(t, id, &n_bytes) && !fl_tokenizer_is_control(t, id))
-            b->text_ids[b->n_text_ids++] = id;
-    }
-    return b->n_text_ids > 0 ? FL_ERR_OK : FL_FAIL(FL_ERR_DATA, "tokenizer.json has no text tokens");
+static fl_err read_text(fl_bench *b) {
+    fl_haystack text = {0};
+    FL_TRY(fl_haystack_open(NULL, &text));
+    fl_err err = fl_tokenize(b->engine, text.text, text.n_bytes, false, &b->text_ids, &b->n_text_ids);
+    fl_haystack_close(&text);
+    return err;
 }
 
 fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *out) {
     *out = (fl_bench){.options = options, .random = (uint64_t)options->seed};
     fl_progress_init(&out->progress, options);
     FL_TRY(fl_ask_open(options, ctx_tokens, &out->progress, &out->engine));
-    FL_TRY(list_text_ids(out));
+    FL_TRY(read_text(out));
     FL_TRY(fl_roof_measure(out->engine->be->pool, &out->roof));
     fl_timed_begin(&out->timed, out->engine->be);
     return FL_ERR_OK;
@@ -46,7 +42,8 @@ static uint64_t next_random(fl_bench *b) {
 fl_err fl_bench_prompt(fl_bench *b, int64_t n, int32_t **out) {
     *out = malloc((size_t)n * sizeof **out);
     if (!*out) return FL_FAIL(FL_ERR_NOMEM, "prompt of %lld tokens", (long long)n);
-    for (int64_t i = 0; i < n; i++) (*out)[i] = b->text_ids[next_random(b) % (uint64_t)b->n_text_ids];
+    uint64_t at = next_random(b), n_ids = (uint64_t)b->n_text_ids;
+    for (int64_t i = 0; i < n; i++) (*out)[i] = b->text_ids[(at % n_ids + (uint64_t)i) % n_ids];
     return FL_ERR_OK;
 }
 

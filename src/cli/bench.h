@@ -1,4 +1,4 @@
-/* What the benchmarks share: an engine whose ops are timed, this CPU's roofs, seeded random prompts, tables of ops. */
+/* What the benchmarks share: an engine whose ops are timed, this CPU's roofs, prompts, tables of ops. */
 #ifndef FL_CLI_BENCH_H
 #define FL_CLI_BENCH_H
 
@@ -15,8 +15,9 @@ typedef struct fl_bench {
     fl_engine_info info;
     fl_timed timed;
     fl_roof roof;
-    int32_t *text_ids; /* [n_text_ids] ids that are text, no control tokens */
-    int32_t n_text_ids;
+    int32_t *
+        text_ids; /* [n_text_ids] the bundled running text, so that routing and blocks are as real text has them */
+    int64_t n_text_ids;
     uint64_t random;
 } fl_bench;
 
@@ -24,7 +25,7 @@ typedef struct fl_bench {
 fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *out);
 void fl_bench_close(fl_bench *bench);
 
-/* [n] random text ids, other ones at each call; the caller frees *out. */
+/* [n] ids of the text from a drawn place on, another one at each call; the caller frees *out. */
 fl_err fl_bench_prompt(fl_bench *bench, int64_t n, int32_t **out);
 
 /* Sorts `values` [n]. */

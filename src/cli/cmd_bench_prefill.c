@@ -1,4 +1,5 @@
-/* bench prefill: the first token of random prompts, cold each time. */
+/* bench prefill: the first token of prompts of running text, cold each time; one policy, or several in one run with
+ * what the cost model expects of each beside it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,9 @@ typedef struct row {
     int64_t peak_bytes;
     fl_bench_op ops[FL_BENCH_OPS_MAX];
     int32_t n_ops;
+    char policy[256];
+    double density;     /* of block lists */
+    double predicted_s; /* by the cost model at the first policy's measured rates; 0 for the first itself */
 } row;
 
 static fl_err parse_lengths(const char *text, lengths *out) {
@@ -106,6 +110,8 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
         FL_TRY(run_once(b, n_tokens, &times_s[i]));
         all_s += times_s[i];
     }
+    /* Lists are as long as the text makes them: counted with the density that was found. */
+    b->engine->attending.attend.planned_density = fl_attend_config_density(&b->engine->attending);
     FL_TRY(count_work(b, n_tokens, &count));
     out->ttft_s = fl_bench_median(times_s, runs);
     out->flops = count.total.flops;
@@ -113,7 +119,44 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     out->achieved_fraction = out->flops / out->ttft_s / b->roof.flops_per_s;
     out->peak_bytes = fl_memory_now().peak_bytes;
     out->n_ops = fl_bench_ops(b, &count, all_s / out->ttft_s, out->ops);
+    snprintf(out->policy, sizeof out->policy, "%s", b->info.policy);
+    out->density = fl_attend_config_density(&b->engine->attending);
     return FL_ERR_OK;
+}
+
+/* What an op should take: its FLOPs, or bytes if it has none, at the rate it had in `first`; by the roofs if it was not
+ * there. */
+static double predict_op(const fl_bench *b, const row *first, const fl_bench_op *op) {
+    for (int32_t i = 0; i < first->n_ops; i++) {
+        const fl_bench_op *known = &first->ops[i];
+        if (strcmp(known->name, op->name) != 0) continue;
+        if (known->flops > 0) return known->time_s * op->flops / known->flops;
+        return known->bytes > 0 ? known->time_s * op->bytes / known->bytes : known->time_s;
+    }
+    double compute_s = op->flops / b->roof.flops_per_s, memory_s = op->bytes / b->roof.bytes_per_s;
+    return compute_s > memory_s ? compute_s : memory_s;
+}
+
+static void predict(const fl_bench *b, const row *first, row *r) {
+    double first_ops_s = 0;
+    for (int32_t i = 0; i < first->n_ops; i++) first_ops_s += first->ops[i].time_s;
+    r->predicted_s = first->ttft_s - first_ops_s; /* what lies between ops depends on the rows alone */
+    for (int32_t i = 0; i < r->n_ops; i++) r->predicted_s += predict_op(b, first, &r->ops[i]);
+}
+
+/* The same length under another policy, in an engine of its own. */
+static fl_err measure_also(const fl_bench *first, const char *policy, const row *against, row *out) {
+    fl_options options = *first->options;
+    options.policy = policy;
+    fl_bench b = {0};
+    fl_err err = fl_bench_open(&options, against->tokens + 1, &b);
+    if (err == FL_ERR_OK) {
+        fl_engine_get_info(b.engine, &b.info);
+        err = measure(&b, against->tokens, out);
+    }
+    if (err == FL_ERR_OK) predict(&b, against, out);
+    fl_bench_close(&b);
+    return err;
 }
 
 static void print_row(const fl_bench *b, const row *r) {
@@ -127,6 +170,16 @@ static void print_row(const fl_bench *b, const row *r) {
     fflush(stdout);
 }
 
+static void print_comparison(const fl_bench *b, const row *first, const row *r) {
+    if (b->options->json) return;
+    printf("\n%s", r->policy);
+    if (r->density < 1) printf(", %.1f%% of blocks", 100 * r->density);
+    print_row(b, r);
+    printf("  %.2f times as fast as %s; the cost model expected %s, %.2f times\n", first->ttft_s / r->ttft_s,
+           first->policy, fl_format_seconds(r->predicted_s).s, first->ttft_s / r->predicted_s);
+    fflush(stdout);
+}
+
 static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "tokens", json_integer(r->tokens));
     json_object_set_new(out, "ttft_s", json_real(r->ttft_s));
@@ -135,14 +188,16 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "roof_flops_per_s", json_real(b->roof.flops_per_s));
     json_object_set_new(out, "achieved_fraction", json_real(r->achieved_fraction));
     json_object_set_new(out, "peak_bytes", json_integer(r->peak_bytes));
+    json_object_set_new(out, "policy", json_string(r->policy));
+    json_object_set_new(out, "block_density", json_real(r->density));
+    if (r->predicted_s > 0) json_object_set_new(out, "predicted_s", json_real(r->predicted_s));
     json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
 }
 
-/* The fields of the last length at the top, all lengths in rows[]. */
+/* The fields of the last row at the top, all in rows[]. */
 static fl_err print_json(const fl_bench *b, const row *rows, int32_t n) {
-    json_t *out =
-        json_pack("{s:s, s:i, s:i, s:s, s:[]}", "backend", b->info.backend, "threads", (int)b->info.n_threads,
-                  "runs", (int)b->options->runs, "policy", b->options->policy, "rows");
+    json_t *out = json_pack("{s:s, s:i, s:i, s:[]}", "backend", b->info.backend, "threads",
+                            (int)b->info.n_threads, "runs", (int)b->options->runs, "rows");
     if (!out) return FL_FAIL(FL_ERR_NOMEM, "the JSON result");
     for (int32_t i = 0; i < n; i++) {
         json_t *item = json_object();
@@ -155,18 +210,28 @@ static fl_err print_json(const fl_bench *b, const row *rows, int32_t n) {
 
 static fl_err bench(const fl_options *options, fl_bench *b) {
     lengths wanted;
-    row rows[LENGTHS_MAX];
+    int32_t n = 0, each = 1 + options->also.n;
     FL_TRY(parse_lengths(options->tokens, &wanted));
     FL_TRY(fl_bench_open(options, wanted.longest + 1, b));
     fl_engine_get_info(b->engine, &b->info);
     if (!options->json)
-        printf("%s, %d threads, KV in %s, steps of %d tokens; median of %d runs\n", b->info.backend,
-               b->info.n_threads, b->info.kv_dtype, b->engine->span_tokens, (int)options->runs);
-    for (int32_t i = 0; i < wanted.n; i++) {
-        FL_TRY(measure(b, wanted.tokens[i], &rows[i]));
-        print_row(b, &rows[i]);
+        printf("%s, %d threads, KV in %s, steps of %d tokens, attention %s; median of %d runs\n",
+               b->info.backend, b->info.n_threads, b->info.kv_dtype, b->engine->span_tokens, b->info.policy,
+               (int)options->runs);
+    row *rows = calloc((size_t)wanted.n * (size_t)each, sizeof *rows);
+    fl_err err = rows ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "rows");
+    for (int32_t i = 0; i < wanted.n && err == FL_ERR_OK; i++) {
+        const row *first = &rows[n];
+        err = measure(b, wanted.tokens[i], &rows[n]);
+        if (err == FL_ERR_OK) print_row(b, &rows[n++]);
+        for (int32_t j = 0; j < options->also.n && err == FL_ERR_OK; j++) {
+            err = measure_also(b, options->also.items[j], first, &rows[n]);
+            if (err == FL_ERR_OK) print_comparison(b, first, &rows[n++]);
+        }
     }
-    return options->json ? print_json(b, rows, wanted.n) : FL_ERR_OK;
+    if (err == FL_ERR_OK && options->json) err = print_json(b, rows, n);
+    free(rows);
+    return err;
 }
 
 int fl_cmd_bench_prefill(const fl_options *options) {

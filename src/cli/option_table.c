@@ -131,6 +131,8 @@ const fl_option fl_option_table[] = {
     FLAG("bench", 0, bench, NULL, FL_VERB_OPCHECK, "time the ops"),
     TEXT("only", only, NULL, NULL, "OP", FL_VERB_OPCHECK, "this op only"),
     TEXT("tokens", tokens, NULL, "2k", "N[,N...]", FL_VERB_BENCH_PREFILL, "prompt lengths to time"),
+    LIST("also", 0, also, "POLICY", FL_VERB_BENCH_PREFILL,
+         "a policy to time in the same run and compare with --policy; repeatable"),
     SIZE("depth", depth, NULL, "2k", 1, 1 << 24, FL_VERB_BENCH_DECODE, "tokens before the first timed one"),
     SIZE("tokens", new_tokens, NULL, "64", 2, 65536, FL_VERB_BENCH_DECODE, "tokens to make in each run"),
     SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES, "timed runs, after one to warm up; the median counts"),

@@ -44,6 +44,7 @@ typedef struct fl_options {
     const char *check_backend; /* NULL = all */
     const char *tokens;        /* list of sizes, separated by commas */
     int64_t depth, new_tokens, runs;
+    fl_text_list also; /* more policies */
     bool man;
     const char *completion;      /* NULL = none */
     const char *tasks, *lengths; /* lists, separated by commas */

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "eval/eval_document.h"
 #include "eval/eval_report.h"
 
 enum { TASK_COLUMNS = 22, ESTIMATE_BYTES = 64 };
