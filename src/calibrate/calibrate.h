@@ -11,7 +11,8 @@
  *                 sparser alpha, if that saves work
  *
  * A loss is what right answers lose against full attention: points of 100, and nats a token of the reference
- * answers. Only tasks count that full attention answers (60% right, as in the evaluation). */
+ * answers; and, since the question's rows attend everything whatever the document's do, nats a token of
+ * the documents' own text. Only tasks count that full attention answers (60% right, as in the evaluation). */
 #ifndef FL_CALIBRATE_CALIBRATE_H
 #define FL_CALIBRATE_CALIBRATE_H
 
@@ -61,6 +62,7 @@ typedef struct fl_calibrate_plan {
 typedef struct fl_calibrate_loss {
     bool measured;
     double points, nll; /* lost against full attention; below 0 = better than it */
+    double text;        /* nats a token of running text */
     double density;     /* share of visible blocks attended */
 } fl_calibrate_loss;
 
@@ -79,6 +81,7 @@ typedef struct fl_calibrate_result {
     fl_calibrate_loss loss;       /* of the chosen */
     double nll_max;               /* what --max-loss comes to, nats a token */
     double full_points, full_nll; /* full attention, of what counts */
+    double full_text;
     int32_t n_questions, n_counted;
     fl_calibrate_mass mass[FL_CALIBRATE_BLOCKS];
     fl_calibrate_loss losses[FL_CALIBRATE_BLOCKS][FL_CALIBRATE_ALPHAS]; /* no head dense */

@@ -1,4 +1,5 @@
 /* Documents and their answers. The engine is asked as the evaluation asks a side. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 
 /* Every fourth document is made of look-alike keys, where choosing the wrong block shows. */
 static const char *const families[] = {"spark", "spark", "spark", "ruler_niah_multikey_2"};
-enum { N_FAMILIES = sizeof families / sizeof *families, TASKS_MAX = 64 };
+enum { N_FAMILIES = sizeof families / sizeof *families, TASKS_MAX = 64, TEXT_TOKENS = 256 };
 
 #define COUNTS_FROM 0.6 /* share of a task's questions that full attention answers */
 
@@ -73,7 +74,7 @@ void fl_calibrate_heads_use(fl_calibrating *c, int32_t block, int32_t alpha, con
     fl_engine_forget(c->e);
 }
 
-/* ---- answers ---------------------------------------------------------------------------------------------------- */
+/* ---- progress ------------------------------------------------------------------------------------------------- */
 
 void fl_calibrate_tell(const fl_calibrating *c, double fraction) {
     if (!c->plan->progress) return;
@@ -84,100 +85,6 @@ void fl_calibrate_tell(const fl_calibrating *c, double fraction) {
 static void on_progress(void *context, double fraction, const char *note) {
     (void)note;
     fl_calibrate_tell(context, fraction);
-}
-
-/* One document; the caller frees out->rows. */
-static fl_err ask_document(fl_calibrating *c, const fl_calibrate_set *set, int32_t index,
-                           fl_eval_result *out) {
-    const fl_paired_plan plan = {.engines = &c->e,
-                                 .n_sides = 1,
-                                 .end_token = c->e->config->eos_ids[0],
-                                 .n_segments = 1,
-                                 .progress = on_progress,
-                                 .progress_context = c};
-    *out = (fl_eval_result){.task = families[index % N_FAMILIES], .length_tokens = set->length_tokens};
-    c->phase_weight = (double)set->length_tokens;
-    FL_TRY(fl_paired_ask(&plan, &set->documents[index], out));
-    c->done += c->phase_weight;
-    fl_calibrate_tell(c, 0);
-    return FL_ERR_OK;
-}
-
-fl_err fl_calibrate_ask(fl_calibrating *c, const fl_calibrate_set *set, fl_calibrate_answers *out) {
-    int32_t question = 0;
-    *out = (fl_calibrate_answers){0};
-    for (int32_t i = 0; i < set->n; i++) {
-        fl_eval_result result;
-        FL_TRY(ask_document(c, set, i, &result));
-        for (int32_t k = 0; k < result.n_rows; k++, question++) {
-            if (!set->counts[question]) continue;
-            out->nll += result.rows[k].sides[0].nll / set->n_counted;
-            out->score += result.rows[k].sides[0].score / set->n_counted;
-        }
-        free(result.rows);
-    }
-    return FL_ERR_OK;
-}
-
-/* ---- what counts ------------------------------------------------------------------------------------------------ */
-
-typedef struct task_score {
-    const char *task;
-    double right, asked;
-} task_score;
-
-static task_score *score_of(task_score *tasks, const char *name) {
-    for (int i = 0; i < TASKS_MAX; i++) {
-        if (!tasks[i].task) tasks[i].task = name;
-        if (strcmp(tasks[i].task, name) == 0) return &tasks[i];
-    }
-    return &tasks[TASKS_MAX - 1];
-}
-
-/* If nothing counts by the rule everything does: there is no better meter then. */
-static void choose_counted(fl_calibrate_set *set, const fl_calibrate_answers *each) {
-    task_score tasks[TASKS_MAX] = {0};
-    int32_t question = 0;
-    for (int32_t i = 0; i < set->n; i++)
-        for (int32_t k = 0; k < set->documents[i].n_questions; k++, question++) {
-            task_score *t = score_of(tasks, set->documents[i].questions[k].task);
-            t->right += each[question].score;
-            t->asked++;
-        }
-    question = set->n_counted = 0;
-    for (int32_t i = 0; i < set->n; i++)
-        for (int32_t k = 0; k < set->documents[i].n_questions; k++, question++) {
-            const task_score *t = score_of(tasks, set->documents[i].questions[k].task);
-            set->counts[question] = t->right >= COUNTS_FROM * t->asked;
-            set->n_counted += set->counts[question];
-        }
-    for (int32_t i = 0; set->n_counted == 0 && i < set->n_questions; i++) set->counts[i] = true;
-    if (set->n_counted == 0) set->n_counted = set->n_questions;
-    set->full_nll = set->full_score = 0;
-    for (int32_t i = 0; i < set->n_questions; i++) {
-        if (!set->counts[i]) continue;
-        set->full_nll += each[i].nll / set->n_counted;
-        set->full_score += each[i].score / set->n_counted;
-    }
-}
-
-fl_err fl_calibrate_ask_full(fl_calibrating *c, fl_calibrate_set *set) {
-    fl_calibrate_answers *each = calloc((size_t)set->n_questions, sizeof *each);
-    fl_err err = FL_ERR_OK;
-    int32_t question = 0;
-    if (!each) return FL_FAIL(FL_ERR_NOMEM, "%d questions", set->n_questions);
-    for (int32_t i = 0; i < set->n; i++) {
-        fl_eval_result result;
-        FL_TRY_GOTO(ask_document(c, set, i, &result));
-        for (int32_t k = 0; k < result.n_rows; k++)
-            each[question++] = (fl_calibrate_answers){.nll = result.rows[k].sides[0].nll,
-                                                      .score = result.rows[k].sides[0].score};
-        free(result.rows);
-    }
-    choose_counted(set, each);
-fail:
-    free(each);
-    return err;
 }
 
 /* ---- reading alone ---------------------------------------------------------------------------------------------- */
@@ -228,5 +135,150 @@ fl_err fl_calibrate_read(fl_calibrating *c, const fl_eval_document *document, fl
 fail:
     free(chat.tokens);
     fl_session_close(session);
+    return err;
+}
+
+/* ---- running text ----------------------------------------------------------------------------------------------- */
+
+typedef struct text_score {
+    const int32_t *tokens; /* those scored */
+    double nll;            /* sum */
+    int64_t n;
+} text_score;
+
+static void on_text(void *context, int64_t index, const float *logits, int32_t n_vocab) {
+    text_score *t = context;
+    double most = (double)logits[0], sum = 0;
+    for (int32_t i = 1; i < n_vocab; i++) most = fmax(most, (double)logits[i]);
+    for (int32_t i = 0; i < n_vocab; i++) sum += exp((double)logits[i] - most);
+    t->nll += most + log(sum) - (double)logits[t->tokens[index]];
+    t->n++;
+}
+
+/* Nats a token of a document's end. Its rows are document rows: they attend what the lists say. */
+static fl_err score_text(fl_calibrating *c, const fl_eval_document *document, double *nll) {
+    fl_chat_prompt chat = {0};
+    fl_request_params params;
+    fl_session *session = NULL;
+    fl_err err;
+    FL_TRY(make_chat(c, document, &chat));
+    int64_t n = chat.document_tokens - chat.document_tokens % FL_ATTN_LIST_ROWS;
+    text_score score = {0};
+    fl_request_params_default(&params);
+    params.tokens = chat.tokens;
+    params.n_tokens = params.document_tokens = n;
+    params.max_tokens = 1;
+    params.score_tokens = n / 2 < TEXT_TOKENS ? n / 2 : TEXT_TOKENS;
+    params.on_logits = on_text;
+    params.on_logits_context = &score;
+    score.tokens = chat.tokens + n - params.score_tokens;
+    FL_TRY_GOTO(fl_session_open(c->e, &session));
+    FL_TRY_GOTO(follow(c, session, &params));
+    *nll = score.nll / (double)score.n;
+    if (!isfinite(*nll)) err = FL_FAIL(FL_ERR_NUMERIC, "%lld tokens of text were scored", (long long)score.n);
+fail:
+    free(chat.tokens);
+    fl_session_close(session);
+    return err;
+}
+
+/* ---- answers ---------------------------------------------------------------------------------------------------- */
+
+/* One document; the caller frees out->rows. The questions share the pages that scoring the text made. */
+static fl_err ask_document(fl_calibrating *c, const fl_calibrate_set *set, int32_t index, double *text_nll,
+                           fl_eval_result *out) {
+    const fl_paired_plan plan = {.engines = &c->e,
+                                 .n_sides = 1,
+                                 .end_token = c->e->config->eos_ids[0],
+                                 .n_segments = 1,
+                                 .progress = on_progress,
+                                 .progress_context = c};
+    *out = (fl_eval_result){.task = families[index % N_FAMILIES], .length_tokens = set->length_tokens};
+    c->phase_weight = (double)set->length_tokens;
+    FL_TRY(score_text(c, &set->documents[index], text_nll));
+    FL_TRY(fl_paired_ask(&plan, &set->documents[index], out));
+    c->done += c->phase_weight;
+    fl_calibrate_tell(c, 0);
+    return FL_ERR_OK;
+}
+
+fl_err fl_calibrate_ask(fl_calibrating *c, const fl_calibrate_set *set, fl_calibrate_answers *out) {
+    int32_t question = 0;
+    *out = (fl_calibrate_answers){0};
+    for (int32_t i = 0; i < set->n; i++) {
+        fl_eval_result result;
+        double text_nll;
+        FL_TRY(ask_document(c, set, i, &text_nll, &result));
+        out->text_nll += text_nll / set->n;
+        for (int32_t k = 0; k < result.n_rows; k++, question++) {
+            if (!set->counts[question]) continue;
+            out->nll += result.rows[k].sides[0].nll / set->n_counted;
+            out->score += result.rows[k].sides[0].score / set->n_counted;
+        }
+        free(result.rows);
+    }
+    return FL_ERR_OK;
+}
+
+/* ---- what counts ------------------------------------------------------------------------------------------------ */
+
+typedef struct task_score {
+    const char *task;
+    double right, asked;
+} task_score;
+
+static task_score *score_of(task_score *tasks, const char *name) {
+    for (int i = 0; i < TASKS_MAX; i++) {
+        if (!tasks[i].task) tasks[i].task = name;
+        if (strcmp(tasks[i].task, name) == 0) return &tasks[i];
+    }
+    return &tasks[TASKS_MAX - 1];
+}
+
+/* If nothing counts by the rule everything does: there is no better meter then. */
+static void choose_counted(fl_calibrate_set *set, const fl_calibrate_answers *each) {
+    task_score tasks[TASKS_MAX] = {0};
+    int32_t question = 0;
+    for (int32_t i = 0; i < set->n; i++)
+        for (int32_t k = 0; k < set->documents[i].n_questions; k++, question++) {
+            task_score *t = score_of(tasks, set->documents[i].questions[k].task);
+            t->right += each[question].score;
+            t->asked++;
+        }
+    question = set->n_counted = 0;
+    for (int32_t i = 0; i < set->n; i++)
+        for (int32_t k = 0; k < set->documents[i].n_questions; k++, question++) {
+            const task_score *t = score_of(tasks, set->documents[i].questions[k].task);
+            set->counts[question] = t->right >= COUNTS_FROM * t->asked;
+            set->n_counted += set->counts[question];
+        }
+    for (int32_t i = 0; set->n_counted == 0 && i < set->n_questions; i++) set->counts[i] = true;
+    if (set->n_counted == 0) set->n_counted = set->n_questions;
+    for (int32_t i = 0; i < set->n_questions; i++) {
+        if (!set->counts[i]) continue;
+        set->full.nll += each[i].nll / set->n_counted;
+        set->full.score += each[i].score / set->n_counted;
+    }
+}
+
+fl_err fl_calibrate_ask_full(fl_calibrating *c, fl_calibrate_set *set) {
+    fl_calibrate_answers *each = calloc((size_t)set->n_questions, sizeof *each);
+    fl_err err = FL_ERR_OK;
+    int32_t question = 0;
+    if (!each) return FL_FAIL(FL_ERR_NOMEM, "%d questions", set->n_questions);
+    set->full = (fl_calibrate_answers){0};
+    for (int32_t i = 0; i < set->n; i++) {
+        fl_eval_result result;
+        double text_nll;
+        FL_TRY_GOTO(ask_document(c, set, i, &text_nll, &result));
+        set->full.text_nll += text_nll / set->n;
+        for (int32_t k = 0; k < result.n_rows; k++)
+            each[question++] = (fl_calibrate_answers){.nll = result.rows[k].sides[0].nll,
+                                                      .score = result.rows[k].sides[0].score};
+        free(result.rows);
+    }
+    choose_counted(set, each);
+fail:
+    free(each);
     return err;
 }

@@ -5,7 +5,7 @@
 
 #include "calibrate/calibrate_private.h"
 
-enum { HEAD_LENGTH_MAX = 4096, HEAD_DOCUMENTS_MAX = 4, DENSE_SHARE = 4, ROUNDS = 2 };
+enum { HEAD_LENGTH_MAX = 4096, HEAD_DOCUMENTS_MAX = 2, DENSE_SHARE = 4, ROUNDS = 2 };
 
 static double score_share(const fl_calibrating *c) {
     const fl_config *k = c->e->config;
@@ -20,7 +20,7 @@ double fl_calibrate_work(double density, int32_t block_tokens, double share) {
 /* One answer alone is always allowed: fewer cannot be lost. */
 static bool within(const fl_calibrating *c, const fl_calibrate_loss *l) {
     double one = 100.0 / c->set.n_counted, most = c->plan->max_loss_points;
-    return l->measured && l->nll <= c->out->nll_max && l->points <= fmax(most, one) + 1e-9;
+    return l->measured && fmax(l->nll, l->text) <= c->out->nll_max && l->points <= fmax(most, one) + 1e-9;
 }
 
 static fl_err measure(fl_calibrating *c, int32_t block, int32_t alpha, const bool *dense,
@@ -29,8 +29,9 @@ static fl_err measure(fl_calibrating *c, int32_t block, int32_t alpha, const boo
     fl_calibrate_heads_use(c, block, alpha, dense);
     FL_TRY(fl_calibrate_ask(c, &c->set, &answers));
     *out = (fl_calibrate_loss){.measured = true,
-                               .points = 100 * (c->set.full_score - answers.score),
-                               .nll = answers.nll - c->set.full_nll,
+                               .points = 100 * (c->set.full.score - answers.score),
+                               .nll = answers.nll - c->set.full.nll,
+                               .text = answers.text_nll - c->set.full.text_nll,
                                .density = fl_attend_config_density(&c->e->attending)};
     return FL_ERR_OK;
 }
@@ -96,7 +97,8 @@ static fl_err measure_heads(fl_calibrating *c, int32_t block, int32_t alpha, con
         c->dense[order[i]] = false;
         fl_calibrate_heads_use(c, block, alpha, c->dense);
         FL_TRY(fl_calibrate_ask(c, &c->head_set, &answers));
-        out->head_loss[order[i]] = answers.nll - c->head_set.full_nll;
+        out->head_loss[order[i]] =
+            fmax(answers.nll - c->head_set.full.nll, answers.text_nll - c->head_set.full.text_nll);
     }
     return FL_ERR_OK;
 }
@@ -146,11 +148,12 @@ static fl_err try_dense_heads(fl_calibrating *c, int32_t block, int32_t alpha) {
     double target = out->nll_max;
     c->phase = "dense heads";
     for (int round = 0; round < ROUNDS; round++, target /= 4) {
-        const fl_calibrate_losers losers = {.loss = out->head_loss,
-                                            .n = n,
-                                            .n_max = n / DENSE_SHARE,
-                                            .total = out->losses[block][alpha].nll,
-                                            .target = target};
+        const fl_calibrate_losers losers = {
+            .loss = out->head_loss,
+            .n = n,
+            .n_max = n / DENSE_SHARE,
+            .total = fmax(out->losses[block][alpha].nll, out->losses[block][alpha].text),
+            .target = target};
         int32_t marked = fl_calibrate_mark(&losers, c->dense);
         if (marked == before) return FL_ERR_OK;
         before = marked;
@@ -181,8 +184,9 @@ fl_err fl_calibrate_measure_loss(fl_calibrating *c) {
     c->phase = "full attention";
     fl_calibrate_heads_use(c, 0, -1, c->all_dense);
     FL_TRY(fl_calibrate_ask_full(c, &c->set));
-    out->full_nll = c->set.full_nll;
-    out->full_points = 100 * c->set.full_score;
+    out->full_nll = c->set.full.nll;
+    out->full_text = c->set.full.text_nll;
+    out->full_points = 100 * c->set.full.score;
     out->n_questions = c->set.n_questions;
     out->n_counted = c->set.n_counted;
     c->phase = "answers lost";

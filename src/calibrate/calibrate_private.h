@@ -6,14 +6,18 @@
 #include "engine/engine.h"
 #include "eval/eval_document.h"
 
+typedef struct fl_calibrate_answers {
+    double nll, score; /* means over what counts; score 0..1 */
+    double text_nll;   /* of running text, each document's end read as document rows */
+} fl_calibrate_answers;
+
 /* Documents of one length with their questions, and which questions count. */
 typedef struct fl_calibrate_set {
     fl_eval_document *documents; /* [n] */
     int32_t n, n_questions, n_counted;
     int64_t length_tokens;
-    bool *counts;    /* [n_questions], in the order of the documents */
-    double full_nll; /* of what counts, with full attention */
-    double full_score;
+    bool *counts;              /* [n_questions], in the order of the documents */
+    fl_calibrate_answers full; /* with full attention */
 } fl_calibrate_set;
 
 typedef struct fl_calibrating {
@@ -30,10 +34,6 @@ typedef struct fl_calibrating {
     const char *phase;
     double phase_weight; /* of the document being read */
 } fl_calibrating;
-
-typedef struct fl_calibrate_answers {
-    double nll, score; /* means over what counts; score 0..1 */
-} fl_calibrate_answers;
 
 static inline size_t fl_calibrate_heads(const fl_calibrating *c) {
     return (size_t)c->out->layers * (size_t)c->out->heads;

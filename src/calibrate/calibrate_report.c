@@ -37,7 +37,8 @@ static const double *at_alpha(const fl_calibrate_result *r, const double *values
 
 static json_t *loss_json(const fl_calibrate_loss *l) {
     if (!l->measured) return json_null();
-    return json_pack("{s:f, s:f, s:f}", "points", l->points, "nll", l->nll, "density", l->density);
+    return json_pack("{s:f, s:f, s:f, s:f}", "points", l->points, "nll", l->nll, "text", l->text, "density",
+                     l->density);
 }
 
 static json_t *alphas_json(const fl_calibrate_result *r, int32_t block) {
@@ -89,18 +90,20 @@ json_t *fl_calibrate_measured_json(const fl_calibrate_plan *plan, const fl_calib
 /* ---- tables ----------------------------------------------------------------------------------------------------- */
 
 static void print_alphas(FILE *f, const fl_calibrate_result *r) {
-    fprintf(f, "            block 64                                 block 128\n");
-    fprintf(f,
-            "  alpha     kept   density  points lost  nll lost    kept   density  points lost  nll lost\n");
+    fprintf(f, "  %-44s%s\n", "         block 64: lost", "block 128: lost");
+    fprintf(f, "  alpha  ");
+    for (int32_t b = 0; b < FL_CALIBRATE_BLOCKS; b++)
+        fprintf(f, "  kept  density  points  answers     text  ");
+    fputc('\n', f);
     for (int32_t i = 0; i < FL_CALIBRATE_ALPHAS; i++) {
-        fprintf(f, "  1/%-6.0f", 1 / fl_calibrate_alpha(i));
+        fprintf(f, "  1/%-5.0f", 1 / fl_calibrate_alpha(i));
         for (int32_t b = 0; b < FL_CALIBRATE_BLOCKS; b++) {
             const fl_calibrate_loss *l = &r->losses[b][i];
             double density = l->measured ? l->density : mean_of(r, r->mass[b].density, i);
-            fprintf(f, "%7.4f  %6.1f%%", mean_of(r, r->mass[b].kept, i), 100 * density);
-            if (l->measured) fprintf(f, "  %10.2f  %9.5f", l->points, l->nll);
-            else fprintf(f, "  %10s  %9s", "-", "-");
-            fputs(b == 0 ? "   " : "\n", f);
+            fprintf(f, "%6.4f  %6.1f%%", mean_of(r, r->mass[b].kept, i), 100 * density);
+            if (l->measured) fprintf(f, "%8.2f %8.5f %8.5f", l->points, l->nll, l->text);
+            else fprintf(f, "%8s %8s %8s", "-", "-", "-");
+            fputs(b == 0 ? "  " : "\n", f);
         }
     }
 }
@@ -127,9 +130,11 @@ static void print_chosen(FILE *f, const fl_calibrate_plan *p, const fl_calibrate
     for (int32_t i = 0; r->chosen.dense && i < r->layers * r->heads; i++) n_dense += r->chosen.dense[i];
     fprintf(f, "chosen  block %d, alpha 1/%.0f, %d of %d heads dense, %d outlier dimensions\n",
             r->chosen.block, 1 / r->chosen.alpha, n_dense, r->layers * r->heads, r->chosen.n_outliers);
-    fprintf(f, "        %.1f%% of the blocks attended; lost %.2f points and %.5f nats a token",
-            100 * r->loss.density, r->loss.points, r->loss.nll);
-    fprintf(f, " (allowed %.2f and %.5f)\n", p->max_loss_points, r->nll_max);
+    fprintf(f,
+            "        %.1f%% of the blocks attended; lost %.2f points, %.5f nats a token of answers, %.5f of "
+            "text\n",
+            100 * r->loss.density, r->loss.points, r->loss.nll, r->loss.text);
+    fprintf(f, "        (allowed %.2f points and %.5f nats)\n", p->max_loss_points, r->nll_max);
     if (r->chosen.temperature) {
         fprintf(f, "        temperature by layer");
         for (int32_t i = 0; i < r->layers; i++) fprintf(f, " %.3f", (double)r->chosen.temperature[i]);
@@ -145,9 +150,9 @@ static void print_chosen(FILE *f, const fl_calibrate_plan *p, const fl_calibrate
 void fl_calibrate_print(FILE *f, const fl_calibrate_plan *p, const fl_calibrate_result *r) {
     fprintf(f,
             "%d documents of %lld tokens; full attention: %.1f points, %.4f nats a token over %d of %d "
-            "questions\n\n",
+            "questions, %.4f of text\n\n",
             p->n_documents, (long long)p->length_tokens, r->full_points, r->full_nll, r->n_counted,
-            r->n_questions);
+            r->n_questions, r->full_text);
     print_alphas(f, r);
     fprintf(f, "\nattention mass kept by the lists (block %d, alpha 1/%.0f; * = stays dense)\n",
             r->chosen.block, 1 / r->chosen.alpha);

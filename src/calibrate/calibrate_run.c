@@ -72,7 +72,7 @@ static double expect_total(const fl_calibrating *c) {
     double sweeps = 1 + FL_CALIBRATE_BLOCKS * WALK;
     if (c->e->attending.extension.method != FL_ROPE_MODEL) sweeps += FL_CALIBRATE_TEMPERATURES;
     return length * (n * sweeps + few * PROBE_COST * FL_CALIBRATE_BLOCKS) +
-           heads * few * fmin(length, HEAD_TOKENS);
+           heads * fmin(n, 2) * fmin(length, HEAD_TOKENS);
 }
 
 static fl_err run(fl_calibrating *c) {
