@@ -1,5 +1,8 @@
 /* The family "spark": one document of running text with everything hidden in it, asked about in the phrasings that
- * spark-66m was trained on. Each answer quotes what it rests on and is right as a whole or not at all. */
+ * spark-66m was trained on. Each answer quotes what it rests on and is right as a whole or not at all.
+ *
+ * Difficulty d: 8 d needles with keys like those asked for and 6 d references that nobody asks for, chains of up to
+ * 2 + 4 d variables (4 is what the model was trained on); above 0.5 up to a fifth of the text are such distractors. */
 #include <stdio.h>
 #include <string.h>
 
@@ -41,12 +44,18 @@ static void add_magic(spark_build *b, const char *task, const char *key, bool as
                              .fact_count = 1});
 }
 
-/* Keys that share no word with another, then keys from a grid of 4 adjectives by 4 nouns. */
+/* How many more distractors a hard document holds: above difficulty 0.5 up to a tenth of its length. */
+static int32_t crowd(const spark_build *b, int32_t tokens_each) {
+    double difficulty = b->d->spec->difficulty, tokens = (double)b->d->spec->length_tokens;
+    return difficulty > 0.5 ? (int32_t)((difficulty - 0.5) * 0.2 * tokens / tokens_each) : 0;
+}
+
+/* Keys that share no word with another, then keys from a grid of adjectives by nouns that is just large enough. */
 static void add_needles(spark_build *b) {
-    enum { SINGLE = 2, MULTI = 6, GRID = 4 };
+    enum { SINGLE = 2, MULTI = 6, GRID_MIN = 4, GRID_MAX = 15, TOKENS = 26 };
     fl_eval_draft *d = b->d;
     char key[FL_EVAL_NAME_BYTES];
-    int32_t first = b->needles.n, order[GRID * GRID];
+    int32_t first = b->needles.n, order[GRID_MAX * GRID_MAX];
     for (int32_t i = 0; i < SINGLE; i++) {
         fl_eval_name_key(d, key);
         add_magic(b, "niah_single", key, true);
@@ -55,13 +64,16 @@ static void add_needles(spark_build *b) {
     first = b->needles.n;
     int64_t adjective = fl_eval_random_below(&d->random, fl_eval_n_adjectives);
     int64_t noun = fl_eval_random_below(&d->random, fl_eval_n_nouns);
-    fl_eval_random_order(&d->random, order, GRID * GRID);
-    int32_t n_asked = MULTI / b->share, n = n_asked + (int32_t)(d->spec->difficulty * 8) / b->share;
+    int32_t n_asked = MULTI / b->share, grid = GRID_MIN;
+    int32_t n = n_asked + (int32_t)(d->spec->difficulty * 8) / b->share + crowd(b, TOKENS);
+    if (n > GRID_MAX * GRID_MAX) n = GRID_MAX * GRID_MAX;
+    while (grid * grid < n) grid++;
+    fl_eval_random_order(&d->random, order, grid * grid);
     for (int32_t i = 0; i < n; i++) {
         /* 41 and 59 apart: not neighbours in the alphabet */
         snprintf(key, sizeof key, "%s-%s",
-                 fl_eval_adjectives[(adjective + 41 * (order[i] / GRID)) % fl_eval_n_adjectives],
-                 fl_eval_nouns[(noun + 59 * (order[i] % GRID)) % fl_eval_n_nouns]);
+                 fl_eval_adjectives[(adjective + 41 * (order[i] / grid)) % fl_eval_n_adjectives],
+                 fl_eval_nouns[(noun + 59 * (order[i] % grid)) % fl_eval_n_nouns]);
         fl_eval_draft_new(d, key);
         add_magic(b, "niah_multikey", key, i < n_asked);
         if (i + 1 == n_asked) {
@@ -74,8 +86,10 @@ static void add_needles(spark_build *b) {
 
 static void add_xrefs(spark_build *b) {
     fl_eval_draft *d = b->d;
+    enum { TOKENS = 44, OTHERS_MAX = 100 };
     int32_t order[FL_EVAL_XREF_KINDS], n_asked = FL_EVAL_XREF_KINDS / b->share;
-    int32_t n = n_asked + (int32_t)(d->spec->difficulty * 6) / b->share, first = b->needles.n;
+    int32_t n_others = (int32_t)(d->spec->difficulty * 6) / b->share + crowd(b, TOKENS), first = b->needles.n;
+    int32_t n = n_asked + (n_others < OTHERS_MAX ? n_others : OTHERS_MAX);
     fl_eval_xref x;
     fl_eval_random_order(&d->random, order, FL_EVAL_XREF_KINDS);
     for (int32_t i = 0; i < n; i++) {
