@@ -45,7 +45,7 @@ nightly:
 bench: build
 	@bench/speed.sh $(BUILD)
 
-# What policies and KV formats cost in quality, dated results in bench/results: SIZE=short (default) takes 15 quiet
+# What policies and KV formats cost in quality, dated results in bench/results: SIZE=short (default) takes 20 quiet
 # minutes, long some hours; a stopped run goes on.
 eval: build
 	@script/eval_quality.sh $(BUILD) $(SIZE)

@@ -1,9 +1,9 @@
 #!/bin/sh
 # make eval: what each policy, tail and KV format costs in quality on spark-66m, for docs/QUALITY.md. Results go to
-# bench/results as JSON and tables, heat maps to BUILD/eval. Every document's results are kept in BUILD/eval too, so that
-# a run that was stopped goes on, and a larger run uses a smaller one's.
+# bench/results as JSON and tables, heat maps to BUILD/eval. Every document's results are kept in BUILD/eval too, so
+# that a run that was stopped goes on, and a larger run uses a smaller one's.
 # usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]
-#   short: about 15 quiet minutes on 2 cores; long: some hours; tiny: one document each, to see that it runs.
+#   short: about 20 quiet minutes on 2 cores; long: some hours; tiny: one document each, to see that it runs.
 #   NAME is one of the runs below: spark4k, ruler4k, segments4k, kv4k, spark32k; 0 leaves it out.
 set -eu
 build=${1:?usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]}
@@ -52,11 +52,11 @@ all() { # NAME DOCUMENTS TASKS DIFFICULTY: the whole matrix at 4K
 
 # spark's own phrasings at their hardest, since it answers the easier ones always; RULER's as RULER defines them.
 started=$(date +%s)
-all spark4k "$spark4k" spark 1
+all spark4k "$spark4k" spark,text 1
 all ruler4k "$ruler4k" 'ruler_niah_*' 0.5
 all segments4k "$segments4k" segments 0.5
-quality kv4k "$kv4k" 4k spark 1 kv=int4 kv=int4-naive
-quality spark32k "$spark32k" 32k spark 1 window-anchors blocks
+quality kv4k "$kv4k" 4k spark,text 1 kv=int4 kv=int4-naive
+quality spark32k "$spark32k" 32k spark,text 1 window-anchors blocks
 
 machine=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)
 name=quality-$(date +%Y-%m-%d)-$(printf %s "$machine" | tr -cs 'A-Za-z0-9' '-' | sed 's/-*$//')

@@ -18,24 +18,29 @@ def estimate(row, what, digits):
 def verdict(row):
     if not row["worse"]:
         return ""
-    return "worse, p = %.1g" % min(row["loss_p"], row["nll_p"])
+    return "worse, p = %.1g" % min(row["loss_p"], row["nll_p"], row["by_task"].get("text", row)["nll_p"])
+
+
+def text_cells(row):
+    text = row["by_task"].get("text")
+    return "%s | %.5f" % (estimate(text, "nll", 5), text["kl"]) if text else " | "
 
 
 def variants_table(run):
     base = run["baseline"]
     lines = ["| variant | answers | full | here | loss, points [95%] | lost / won | NLL more, nats a token [95%] | KL "
-             "| reading x | blocks | |", "|---|---|---|---|---|---|---|---|---|---|---|"]
+             "| running text: NLL more [95%] | KL | reading x | blocks | |", "|" + "---|" * 13]
     for v in run["variants"]:
         density = "%.1f%%" % (100 * v["block_density"]) if 0 < v["block_density"] < 1 else ""
-        lines.append("| %s | %d | %.1f | %.1f | %s | %d / %d | %s | %.5f | %.2f | %s | %s |" % (
+        lines.append("| %s | %d | %.1f | %.1f | %s | %d / %d | %s | %.5f | %s | %.2f | %s | %s |" % (
             v["spec"], v["questions"], v["score_full"], v["score"], estimate(v, "loss", 2), v["lost"], v["won"],
-            estimate(v, "nll", 5), v["kl"], v["prefill_s"] / base["prefill_s"], density, verdict(v)))
+            estimate(v, "nll", 5), v["kl"], text_cells(v), v["prefill_s"] / base["prefill_s"], density, verdict(v)))
     return lines
 
 
 def tasks_table(run):
     """Loss by task, a column a variant; * = worse, () = does not count."""
-    names = list(run["variants"][0]["by_task"])
+    names = [name for name in run["variants"][0]["by_task"] if name != "text"]
     lines = ["| loss by task | answers | full | %s |" % " | ".join(v["spec"] for v in run["variants"]),
              "|---|---|---|%s" % ("---|" * len(run["variants"]))]
     for name in names:

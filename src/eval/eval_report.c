@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/eval_document.h"
+
 /* Which rows a sum is over; -1 = all. */
 typedef struct filter {
     int32_t task, length, depth, distance;
@@ -180,7 +182,11 @@ static fl_err make_view(making *m, int32_t view) {
     FL_TRY(make_cells(m, view));
     FL_TRY(make_tasks(m, view));
     FL_TRY(make_lengths(m, view));
-    return sum_up(m, view, &all, &m->report->views[view].total);
+    fl_eval_view *v = &m->report->views[view];
+    FL_TRY(sum_up(m, view, &all, &v->total));
+    int32_t text = task_index(m->report, FL_EVAL_TASK_TEXT);
+    v->worse = v->total.worse || (text < m->report->n_tasks && v->by_task[text].worse);
+    return FL_ERR_OK;
 }
 
 fl_err fl_eval_report_make(const fl_eval_results *results, const fl_eval_chance *chance,

@@ -27,6 +27,7 @@ typedef struct fl_eval_cell {
 /* One variant beside the baseline. Sums over several tasks are over those that count. */
 typedef struct fl_eval_view {
     fl_eval_summary total;
+    bool worse;                   /* in total, or in the NLL of running text, which has no score to count */
     fl_eval_cell *cells;          /* [n_tasks][n_lengths] */
     fl_eval_summary *by_task;     /* [n_tasks]; over all lengths where the task counts nowhere */
     fl_eval_summary *by_length;   /* [n_lengths] */

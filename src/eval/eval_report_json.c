@@ -85,6 +85,7 @@ static void set_side(json_t *out, const fl_eval_report *r, const fl_eval_about *
 static json_t *view_json(const fl_eval_report *r, const fl_eval_about *about, int32_t view) {
     const fl_eval_view *v = &r->views[view];
     json_t *out = sum_json(&v->total);
+    json_object_set_new(out, "worse", json_boolean(v->worse));
     set_side(out, r, about, fl_eval_side_of(r, view));
     json_object_set_new(out, "by_task", tasks_json(r, v));
     json_object_set_new(out, "by_length", lengths_json(r, v));

@@ -68,7 +68,7 @@ static void print_overview(FILE *file, const fl_eval_report *r, const fl_eval_ab
     print_heads(file, "variant");
     for (int32_t v = 0; v < r->n_views; v++) {
         const fl_eval_summary *s = &r->views[v].total;
-        print_sum(file, about->sides[fl_eval_side_of(r, v)].spec, "", s, verdict(s));
+        print_sum(file, about->sides[fl_eval_side_of(r, v)].spec, "", s, r->views[v].worse ? "  WORSE" : "");
     }
     if (r->views[0].total.n_questions == 0)
         fprintf(file, "  nothing counts: the baseline scores below %.0f in every task\n",

@@ -342,6 +342,30 @@ static void tables_and_heat_map_say_it(void **state) {
     fl_eval_results_close(&results);
 }
 
+static void running_text_counts_by_its_nll(void **state) {
+    (void)state;
+    fl_eval_results results;
+    fl_eval_report r;
+    make_results(&results);
+    for (int32_t i = 0; i < results.n; i++) {
+        results.items[i].n_rows = 1;
+        results.items[i].rows[0].task = FL_EVAL_TASK_TEXT;
+        for (int32_t s = 0; s < 3; s++)
+            results.items[i].rows[0].sides[s] =
+                (fl_eval_outcome){.nll = 2 + 0.01 * (s == 2), .kl = 0.01 * (s == 2)};
+    }
+    assert_int_equal(fl_eval_report_make(&results, &chance, &r), FL_ERR_OK);
+    assert_int_equal(r.views[1].total.n_questions, 0); /* no points to lose */
+    assert_true(r.views[1].worse && !r.views[1].total.worse && !r.views[0].worse);
+    near(r.views[1].by_task[0].nll_diff.value, 0.01, 1e-9);
+    json_t *json = fl_eval_report_json(&r, &about);
+    assert_true(json_is_false(json_object_get(json, "worse")));
+    assert_true(json_is_true(json_object_get(json_array_get(json_object_get(json, "variants"), 1), "worse")));
+    json_decref(json);
+    fl_eval_report_close(&r);
+    fl_eval_results_close(&results);
+}
+
 static void a_baseline_alone_has_a_report(void **state) {
     (void)state;
     fl_eval_results results;
@@ -426,6 +450,7 @@ int main(void) {
         cmocka_unit_test(a_report_counts_what_the_baseline_can_do),
         cmocka_unit_test(the_json_has_its_fields),
         cmocka_unit_test(tables_and_heat_map_say_it),
+        cmocka_unit_test(running_text_counts_by_its_nll),
         cmocka_unit_test(a_baseline_alone_has_a_report),
         cmocka_unit_test(bins),
         cmocka_unit_test(variants_are_read),
