@@ -69,7 +69,7 @@ static void bad_orders_are_refused(void **state) {
         const char *command, *says;
     } bad[] = {
         {EVAL "--variant speed=9 2>&1", "rope-factor"},
-        {EVAL "--tasks nonsense 2>&1", "'nonsense'; families are spark"},
+        {EVAL "--tasks nonsense 2>&1", "'nonsense'; families are text, spark"},
         {EVAL "--tasks 'nothing_*' 2>&1", "begins like"},
         {EVAL "--tasks 'ruler_*,ruler_niah_single_1' 2>&1", "'ruler_niah_single_1' is there twice"},
         {EVAL "--lengths 4k,4096 2>&1", "twice"},
