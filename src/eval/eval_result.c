@@ -215,6 +215,18 @@ static fl_err take_result(const json_t *in, const char *path, int64_t line, fl_e
     return FL_ERR_OK;
 }
 
+/* Shows both values from a little before their first difference on. */
+static fl_err other_setting(const char *path, const char *name, const char *there, const char *here) {
+    enum { BEFORE = 24 };
+    size_t same = 0, from;
+    while (there[same] && there[same] == here[same]) same++;
+    from = same > BEFORE ? same - BEFORE : 0;
+    return FL_FAIL(
+        FL_ERR_CONFIG,
+        "%s was made with other settings: %s is '%s%.120s' there and '%s%.120s' here; name another file",
+        path, name, from ? ".." : "", there + from, from ? ".." : "", here + from);
+}
+
 static fl_err check_settings(const json_t *in, const char *path, const fl_eval_setting *settings, int32_t n) {
     const char *format = json_string_value(json_object_get(in, "format"));
     const json_t *found = json_object_get(in, "settings");
@@ -223,9 +235,7 @@ static fl_err check_settings(const json_t *in, const char *path, const fl_eval_s
     for (int32_t i = 0; i < n; i++) {
         const char *value = json_string_value(json_object_get(found, settings[i].name));
         if (!value || strcmp(value, settings[i].value) != 0)
-            return FL_FAIL(FL_ERR_CONFIG,
-                           "%s was made with other settings: %s is '%.160s' there and '%.160s' here", path,
-                           settings[i].name, value ? value : "not set", settings[i].value);
+            return other_setting(path, settings[i].name, value ? value : "not set", settings[i].value);
     }
     if (json_object_size(found) != (size_t)n)
         return FL_FAIL(FL_ERR_CONFIG, "%s was made with other settings: it has %zu of them, expected %d",
