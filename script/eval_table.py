@@ -46,9 +46,7 @@ def tasks_table(run):
     for name in names:
         rows = [v["by_task"][name] for v in run["variants"]]
         cells = ["%.1f%s" % (r["loss_points"], "\\*" if r["worse"] else "") for r in rows]
-        if name == "text":  # no answers: judged by NLL
-            cells = ["%.4f nats%s" % (r["nll_diff"], "\\*" if r["worse"] else "") for r in rows]
-        elif not rows[0]["counts"]:
+        if not rows[0]["counts"]:
             cells = ["(%s)" % c for c in cells]
         lines.append("| %s | %d | %.1f | %s |" % (name, rows[0]["questions"], rows[0]["score_full"], " | ".join(cells)))
     return lines
