@@ -8,7 +8,10 @@
 enum { BUCKET_MIN = 4096, KEY_BYTES_MAX = 31, BLOCK_SMALL = 64, BLOCK_LARGE = 128 };
 
 /* Shares of the bucket that spark-66m was trained with, and the blocks' window. */
-enum { WINDOW_SHARE = 32, STRIDE_SHARE = 128, SINK_TOKENS = 64, BLOCKS_WINDOW = 512, CAPACITY_SHARE = 4 };
+enum { WINDOW_SHARE = 32, STRIDE_SHARE = 128, SINK_TOKENS = 64, BLOCKS_WINDOW = 512 };
+
+/* Blocks of 64 that a list has room for: all of 16K tokens, a quarter of more than 64K. */
+enum { CAPACITY_SMALL = 256, CAPACITY_SHARE = 4 };
 
 /* One number of a policy: its name, where it lies, and which kinds have it (bits of fl_policy_kind). */
 typedef struct number {
@@ -55,6 +58,12 @@ int64_t fl_policy_bucket(int64_t ctx_tokens) {
     return bucket;
 }
 
+static int64_t default_capacity(int64_t bucket) {
+    int64_t all = bucket / FL_KV_PAGE_TOKENS, share = all / CAPACITY_SHARE;
+    int64_t small = all < CAPACITY_SMALL ? all : CAPACITY_SMALL;
+    return share > small ? share : small;
+}
+
 static void set_defaults(fl_policy *p, int64_t bucket) {
     const fl_policy all = {.window = fl_policy_is_blocks(p) ? BLOCKS_WINDOW : bucket / WINDOW_SHARE,
                            .stride = bucket / STRIDE_SHARE,
@@ -63,7 +72,7 @@ static void set_defaults(fl_policy *p, int64_t bucket) {
                                                       : 0,
                            .sinks = SINK_TOKENS,
                            .block = BLOCK_SMALL,
-                           .capacity = bucket / FL_KV_PAGE_TOKENS / CAPACITY_SHARE};
+                           .capacity = default_capacity(bucket)};
     for (int i = 0; i < N_NUMBERS; i++) {
         const uint8_t *from = (const uint8_t *)&all + numbers[i].offset;
         if (has(p, &numbers[i])) memcpy(number_of(p, &numbers[i]), from, sizeof(int64_t));

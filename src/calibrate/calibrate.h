@@ -86,7 +86,9 @@ typedef struct fl_calibrate_result {
     fl_calibrate_mass mass[FL_CALIBRATE_BLOCKS];
     fl_calibrate_loss losses[FL_CALIBRATE_BLOCKS][FL_CALIBRATE_ALPHAS]; /* no head dense */
     fl_calibrate_loss trial; /* of the sparser alpha with dense heads, if there was one */
-    double *head_loss;       /* [layers][heads] nats a token of a head sparse alone; NAN = not measured */
+    fl_calibrate_loss
+        with_bias;     /* the chosen with the means' bias, which is kept if running text loses less */
+    double *head_loss; /* [layers][heads] nats a token of a head sparse alone; NAN = not measured */
     int32_t head_alpha, n_heads_measured, n_head_documents;
     int64_t head_length_tokens;
     double

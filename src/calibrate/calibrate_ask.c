@@ -62,7 +62,7 @@ void fl_calibrate_set_close(fl_calibrate_set *set) {
 void fl_calibrate_heads_use(fl_calibrating *c, int32_t block, int32_t alpha, const bool *dense) {
     fl_attend_config *a = &c->e->attending;
     size_t n = fl_calibrate_heads(c);
-    const double *bias = alpha >= 0 ? c->out->mass[block].bias + (size_t)alpha * n : NULL;
+    const double *bias = alpha >= 0 && c->use_bias ? c->out->mass[block].bias + (size_t)alpha * n : NULL;
     a->attend.block_tokens = fl_calibrate_block_tokens(block);
     for (size_t i = 0; i < n; i++) {
         a->log2_alpha[i] = (float)-(1 + (alpha > 0 ? alpha : 0));

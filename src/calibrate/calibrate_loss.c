@@ -169,13 +169,21 @@ static fl_err try_dense_heads(fl_calibrating *c, int32_t block, int32_t alpha) {
     return FL_ERR_OK;
 }
 
-static fl_err take_bias(fl_calibrating *c) {
+/* The bias makes the means weigh, on average, what the keys they stand for weigh. That is right for the sum and may be
+ * wrong for the direction: one loud key of one block is made up for by all means. So it has to show that it helps. */
+static fl_err try_bias(fl_calibrating *c) {
     fl_calibrate_result *out = c->out;
     size_t n = fl_calibrate_heads(c);
     const double *bias = out->mass[out->block].bias + (size_t)out->alpha * n;
+    c->phase = "bias of the means";
+    c->use_bias = true;
+    FL_TRY(measure(c, out->block, out->alpha, out->chosen.dense, &out->with_bias));
+    c->use_bias = false;
+    if (out->with_bias.text >= out->loss.text || !within(c, &out->with_bias)) return FL_ERR_OK;
+    out->loss = out->with_bias;
     out->chosen.bias = malloc(n * sizeof(float));
     if (!out->chosen.bias) return FL_FAIL(FL_ERR_NOMEM, "bias of %zu heads", n);
-    for (size_t i = 0; i < n; i++) out->chosen.bias[i] = (float)bias[i];
+    for (size_t k = 0; k < n; k++) out->chosen.bias[k] = (float)bias[k];
     return FL_ERR_OK;
 }
 
@@ -197,5 +205,5 @@ fl_err fl_calibrate_measure_loss(fl_calibrating *c) {
     out->chosen.block = fl_calibrate_block_tokens(out->block);
     out->chosen.alpha = fl_calibrate_alpha(out->alpha);
     out->chosen.density = out->loss.density;
-    return take_bias(c);
+    return try_bias(c);
 }

@@ -26,6 +26,7 @@ typedef struct fl_calibrating {
     fl_calibrate_result *out;
     fl_calibrate_set set;      /* of the length asked for */
     fl_calibrate_set head_set; /* for heads alone */
+    bool use_bias;             /* of the means, in what is measured */
     bool *dense, *all_dense;   /* [layers][heads] the engine's dense heads point at one of them */
     float *temperature;        /* [layers], NULL without extended positions */
     uint16_t *latents;         /* [layers][latents_max][latent_dim] bf16, a sample of what is stored */
@@ -50,7 +51,8 @@ fl_err fl_calibrate_ask_full(fl_calibrating *c, fl_calibrate_set *set);
 fl_err fl_calibrate_read(fl_calibrating *c, const fl_eval_document *document, fl_session **out);
 void fl_calibrate_tell(const fl_calibrating *c, double fraction);
 
-/* How heads attend from the next request on; what is cached is forgotten. alpha < 0: no bias, alpha 1/2. */
+/* How heads attend from the next request on; what is cached is forgotten. alpha < 0: no bias, alpha 1/2. Otherwise with
+ * the means' bias if c->use_bias. */
 void fl_calibrate_heads_use(fl_calibrating *c, int32_t block, int32_t alpha, const bool *dense);
 
 /* calibrate_mass.c: mass, densities, biases and the sample of latents. */

@@ -81,8 +81,8 @@ json_t *fl_calibrate_measured_json(const fl_calibrate_plan *plan, const fl_calib
         date, "engine", fl_version(), "seed", (json_int_t)plan->seed, "documents", plan->n_documents, "texts",
         plan->n_texts, "max_loss", plan->max_loss_points, "nll_max", r->nll_max, "elapsed_s", r->elapsed_s,
         "reached", r->reached, "full", full, "loss", loss_json(&r->loss), "dense_trial", loss_json(&r->trial),
-        "block_64", alphas_json(r, 0), "block_128", alphas_json(r, 1), "kept",
-        layer_table(r, at_alpha(r, r->mass[r->block].kept)), "density",
+        "with_bias", loss_json(&r->with_bias), "block_64", alphas_json(r, 0), "block_128", alphas_json(r, 1),
+        "kept", layer_table(r, at_alpha(r, r->mass[r->block].kept)), "density",
         layer_table(r, at_alpha(r, r->mass[r->block].density)), "head_loss", heads, "outlier_gain",
         outliers_json(r), "temperature", temperature_json(r));
 }
@@ -134,6 +134,8 @@ static void print_chosen(FILE *f, const fl_calibrate_plan *p, const fl_calibrate
             "        %.1f%% of the blocks attended; lost %.2f points, %.5f nats a token of answers, %.5f of "
             "text\n",
             100 * r->loss.density, r->loss.points, r->loss.nll, r->loss.text);
+    fprintf(f, "        with the means' measured bias %.5f of text: %s\n", r->with_bias.text,
+            r->chosen.bias ? "kept" : "left out");
     fprintf(f, "        (allowed %.2f points and %.5f nats)\n", p->max_loss_points, r->nll_max);
     if (r->chosen.temperature) {
         fprintf(f, "        temperature by layer");

@@ -39,9 +39,9 @@ static void numbers_come_from_the_bucket_or_the_text(void **state) {
     expect("window-anchors:window=1/16", 4096, "window-anchors:window=256,stride=32");
     expect("segments:4", 524288, "segments:4,window=16384,stride=4096,segment=131072");
     expect("segments:3,window=128", 4096, "segments:3,window=128,stride=32,segment=1408");
-    expect("blocks", 32768, "blocks:window=512,sinks=64,block=64,capacity=128");
+    expect("blocks", 32768, "blocks:window=512,sinks=64,block=64,capacity=256");
     expect("blocks:alpha=0.125,block=128", 32768,
-           "blocks:window=512,sinks=64,block=128,capacity=128,alpha=0.125");
+           "blocks:window=512,sinks=64,block=128,capacity=256,alpha=0.125");
 }
 
 static void faults_are_named(void **state) {

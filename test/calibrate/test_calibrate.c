@@ -208,7 +208,8 @@ static void check_engine(const char *path, const fl_calibrate_result *r) {
     assert_true(fabs(a->attend.planned_density - r->chosen.density) < 1e-8);
     for (int32_t i = 0; i < r->layers * r->heads; i++) {
         assert_true(a->log2_alpha[i] == log2f((float)r->chosen.alpha));
-        assert_true(a->mean_bias[i] == log2f((float)r->chosen.block) + r->chosen.bias[i]);
+        assert_true(a->mean_bias[i] ==
+                    log2f((float)r->chosen.block) + (r->chosen.bias ? r->chosen.bias[i] : 0));
     }
     fl_engine_close(e);
 }
