@@ -1,5 +1,5 @@
-/* The task "text": plain running text, no question. Its last tokens are scored as document rows, under the document's own
- * policy: what a pattern costs where no dense tail makes up for it. Only the NLL counts; there is no answer to be right. */
+/* The task "text": plain running text, no question. Its last tokens are scored as document rows, under the document's
+ * own policy: what a pattern costs where no dense tail makes up for it. Only the NLL counts; no answer is right. */
 #include <string.h>
 
 #include "eval/eval_draft.h"
@@ -19,8 +19,7 @@ static fl_err build_text(fl_eval_draft *d) {
     size_t cut = body.n - scored;
     while (cut < body.n && body.bytes[cut] != ' ') cut++; /* tokens begin with their space */
     fl_eval_text_add(&d->text, body.bytes, cut);
-    const fl_eval_ask ask = {
-        .task = FL_EVAL_TASK_TEXT, .text = "", .reference = body.bytes + cut, .max_tokens = 1};
+    const fl_eval_ask ask = {.task = FL_EVAL_TASK_TEXT, .text = "", .reference = body.bytes + cut};
     fl_eval_draft_ask(d, &ask);
     if (d->n_questions > 0) d->questions[d->n_questions - 1].running_text = true;
     fl_eval_text_free(&body);

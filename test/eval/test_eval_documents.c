@@ -81,7 +81,25 @@ static void check_edge(const fl_eval_question *q, int64_t first, int64_t segment
 }
 
 /* The answer can be found in the text, where the question says it is. */
+/* Running text goes on where the document ends, as the haystack does. */
+static void check_running(const fl_eval_document *document, const fl_eval_spec *spec) {
+    enum { AROUND = 60 };
+    const char *reference = document->questions[0].reference;
+    char around[2 * AROUND];
+    assert_int_equal(document->n_questions, 1);
+    assert_true(document->text_bytes > AROUND && strlen(reference) > AROUND);
+    assert_true(tokens_of(reference, strlen(reference)) >= spec->length_tokens / 8 ||
+                strlen(reference) >= 3000);
+    memcpy(around, document->text + document->text_bytes - AROUND, AROUND);
+    memcpy(around + AROUND, reference, AROUND);
+    assert_non_null(memmem(spec->haystack, spec->haystack_bytes, around, sizeof around));
+}
+
 static void check_question(const fl_eval_document *document, const fl_eval_spec *spec, int32_t i) {
+    if (document->questions[i].running_text) {
+        check_running(document, spec);
+        return;
+    }
     enum { PLACE_TOKENS = 8 }; /* the makers count piece by piece */
     const fl_eval_question *q = &document->questions[i];
     int64_t segment = spec->segment_tokens;
