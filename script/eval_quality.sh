@@ -4,8 +4,8 @@
 # that a run that was stopped goes on, and a larger run uses a smaller one's.
 # usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]
 #   short: about 15 quiet minutes on 2 cores; long: some hours; tiny: one document each, to see that it runs.
-#   NAME is one of the runs below: spark4k, ruler4k, other4k, kv4k, spark32k, rope128k, rope256k,
-#   rope512k; 0 leaves it out.
+#   NAME is one of the runs below: spark4k, ruler4k, other4k, kv4k, spark32k, rope128k, rope256k, rope512k; 0 leaves
+#   it out.
 set -eu
 build=${1:?usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]}
 shift
@@ -25,7 +25,8 @@ long) spark4k=60 ruler4k=12 other4k=24 kv4k=100 spark32k=24 rope128k=3 rope256k=
 esac
 for argument in "$@"; do
     case "$argument" in
-    spark4k=[0-9]* | ruler4k=[0-9]* | other4k=[0-9]* | kv4k=[0-9]* | spark32k=[0-9]* | rope128k=[0-9]* | rope256k=[0-9]* | rope512k=[0-9]*)
+    spark4k=[0-9]* | ruler4k=[0-9]* | other4k=[0-9]* | kv4k=[0-9]* | spark32k=[0-9]* | rope128k=[0-9]* | \
+        rope256k=[0-9]* | rope512k=[0-9]*)
         name=${argument%%=*} value=${argument#*=}
         case "$value" in *[!0-9]*) echo "eval_quality.sh: $argument: expected a number" >&2; exit 2 ;; esac
         eval "$name=$value" ;;
