@@ -145,15 +145,14 @@ int32_t fl_calibrate_mark(const fl_calibrate_losers *l, bool *dense) {
 static fl_err try_dense_heads(fl_calibrating *c, int32_t block, int32_t alpha) {
     fl_calibrate_result *out = c->out;
     int32_t n = (int32_t)fl_calibrate_heads(c), before = 0;
-    double target = out->nll_max;
     c->phase = "dense heads";
-    for (int round = 0; round < ROUNDS; round++, target /= 4) {
+    for (int round = 0; round < ROUNDS; round++) {
         const fl_calibrate_losers losers = {
             .loss = out->head_loss,
             .n = n,
             .n_max = n / DENSE_SHARE,
             .total = fmax(out->losses[block][alpha].nll, out->losses[block][alpha].text),
-            .target = target};
+            .target = out->nll_max / (1 << 2 * round)}; /* a quarter in the next round */
         int32_t marked = fl_calibrate_mark(&losers, c->dense);
         if (marked == before) return FL_ERR_OK;
         before = marked;

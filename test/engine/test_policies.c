@@ -76,10 +76,10 @@ static answer ask(fl_engine *e, const golden *g, int64_t document) {
 }
 
 static void assert_same(const variant *v, const answer *a, const answer *b) {
-    if (memcmp(a->tokens, b->tokens, sizeof a->tokens) != 0 ||
-        memcmp(a->logprobs, b->logprobs, sizeof a->logprobs) != 0)
-        fail_msg("%s %s %s: bits differ: %.9g and %.9g", v->policy, v->rope ? v->rope : "",
-                 v->kv_dtype ? v->kv_dtype : "", (double)a->logprobs[0], (double)b->logprobs[0]);
+    for (int i = 0; i < ANSWER; i++)
+        if (a->tokens[i] != b->tokens[i] || !(a->logprobs[i] == b->logprobs[i]))
+            fail_msg("%s %s %s: bits differ at %d: %.9g and %.9g", v->policy, v->rope ? v->rope : "",
+                     v->kv_dtype ? v->kv_dtype : "", i, (double)a->logprobs[i], (double)b->logprobs[i]);
 }
 
 static const variant variants[] = {

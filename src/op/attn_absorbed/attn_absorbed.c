@@ -28,7 +28,8 @@ fl_err fl_attn_absorbed_validate(const fl_attn_absorbed_args *a) {
 
 /* Multiples of `step` in [begin, end). */
 static double keys_between(int64_t begin, int64_t end, int64_t step) {
-    return begin < end ? (double)((end + step - 1) / step - (begin + step - 1) / step) : 0;
+    int64_t before_end = (end + step - 1) / step, before_begin = (begin + step - 1) / step;
+    return begin < end ? (double)(before_end - before_begin) : 0;
 }
 
 /* The (row, key) pairs of a timeline, and its keys that some row sees: runs only move up, so what a row adds to those

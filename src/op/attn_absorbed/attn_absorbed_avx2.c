@@ -251,21 +251,22 @@ static page look_at_page(const job *j, const tile *t, int32_t first) {
     return pg;
 }
 
-static void attend_keys(const job *j, const fl_kv_rows *seq, page *pg, tile *t) {
+static void attend_keys(const job *j, const fl_kv_rows *seq, const page *seen, tile *t) {
     const fl_kv_layer *kv = &j->a->kv;
-    const uint8_t *piece = fl_kv_piece(kv, seq->pages[pg->first / KEYS]);
+    const uint8_t *piece = fl_kv_piece(kv, seq->pages[seen->first / KEYS]);
     float wide[KEYS * LATENT_MAX];
-    pg->k_pe = fl_kv_k_pe(kv, piece, 0);
-    pg->latent = piece;
+    page pg = *seen;
+    pg.k_pe = fl_kv_k_pe(kv, piece, 0);
+    pg.latent = piece;
     if (fl_kv_format_is_plain(kv->format)) {
-        attend_narrow(kv, pg, t);
+        attend_narrow(kv, &pg, t);
         return;
     }
     int32_t read =
-        fl_span_tasks(pg->n_keys, GROUP) * GROUP; /* scores go by groups; what a key past the last gets */
+        fl_span_tasks(pg.n_keys, GROUP) * GROUP; /* scores go by groups; what a key past the last gets */
     fl_kv_latents_read(kv, piece, (fl_kv_slots){0, read}, FL_DTYPE_F32, wide); /* is not looked at */
-    pg->latent = wide;
-    attend_wide(kv, pg, t);
+    pg.latent = wide;
+    attend_wide(kv, &pg, t);
 }
 
 static bool sees_split(const fl_attn_absorbed_args *a, const fl_absorbed_keys *keys, int32_t split) {
