@@ -1,6 +1,5 @@
 /* The engine on the bundled model: answers do not depend on how a prompt is cut, what runs beside it, or what was
  * cached (contract 1, bitwise through log-probs); sessions, cancel, stops, limits. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +12,6 @@
 
 #include <firstlight/firstlight.h>
 
-#include "backend/backend.h"
 #include "support/golden.h"
 
 enum { ANSWER = 24, CTX = 4096 };
@@ -126,71 +124,6 @@ static void bits_do_not_depend_on_cutting_batch_or_cache(void **state) {
     fl_engine_close(cut);
     golden_free(&g);
     golden_free(&other);
-}
-
-static fl_engine *open_format(const char *backend, const char *kv_dtype, int32_t span) {
-    fl_settings s;
-    fl_engine *e = NULL;
-    fl_engine_info info;
-    fl_settings_default(&s);
-    s.model_path = "build/models/spark-66m";
-    s.backend = backend;
-    s.kv_dtype = kv_dtype;
-    s.ctx_tokens = 2048;
-    s.span_tokens = span;
-    if (fl_engine_open(&s, &e) != FL_ERR_OK) fail_msg("open %s: %s", kv_dtype, fl_err_detail());
-    fl_engine_get_info(e, &info);
-    assert_string_equal(info.kv_dtype, kv_dtype);
-    return e;
-}
-
-/* Quantise, then attend: every key is read as stored, so a cached page is as good as one just written. */
-static void quantised_kv_keeps_its_bits(void **state) {
-    (void)state;
-    const char *const formats[] = {"fp8", "int4"};
-    const int64_t bytes_a_token[] = {8 * 196, 8 * 144};
-    golden g;
-    golden_read("doc2k", &g);
-    for (int i = 0; i < 2; i++) {
-        fl_engine *whole = open_format("auto", formats[i], 2048), *cut = open_format("auto", formats[i], 192);
-        fl_engine_info info;
-        fl_engine_get_info(whole, &info);
-        assert_int_equal(info.kv_bytes, bytes_a_token[i] * info.kv_tokens);
-        answer miss = ask(whole, g.ids, 1200, -1), pieces = ask(cut, g.ids, 1200, -1);
-        answer hit = ask(cut, g.ids, 1200, -1);
-        assert_int_equal(miss.cached, 0);
-        assert_int_equal(hit.cached, 1199 / 64 * 64);
-        assert_same(&miss, &pieces);
-        assert_same(&miss, &hit);
-        fl_engine_close(whole);
-        fl_engine_close(cut);
-    }
-    golden_free(&g);
-}
-
-/* On every backend, an answer begins as with the finest format. */
-static void quantised_kv_runs_on_every_backend(void **state) {
-    (void)state;
-    const char *const backends[] = {"avx512", "avx2", "reference"};
-    const char *const formats[] = {"bf16", "fp8", "int4", "int4-naive"};
-    golden g;
-    golden_read("chat", &g);
-    for (int i = 0; i < 3; i++) {
-        answer finest = {0};
-        if (fl_backend_available(backends[i]))
-            for (int k = 0; k < 4; k++) {
-                fl_engine *e = open_format(backends[i], formats[k], 0);
-                answer a = ask(e, g.ids, g.n, -1);
-                if (k == 0) finest = a;
-                assert_int_equal(a.n, ANSWER);
-                assert_int_equal(a.tokens[0], finest.tokens[0]);
-                print_message("%s %s: log-prob %.4f, by bf16 %.4f\n", backends[i], formats[k],
-                              (double)a.logprobs[0], (double)finest.logprobs[0]);
-                assert_true(fabs((double)(a.logprobs[0] - finest.logprobs[0])) < 0.5);
-                fl_engine_close(e);
-            }
-    }
-    golden_free(&g);
 }
 
 static void a_question_on_a_cached_document_equals_a_miss(void **state) {
@@ -386,8 +319,6 @@ static void sampling_is_seeded_and_reports_logprobs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_cutting_batch_or_cache),
-        cmocka_unit_test(quantised_kv_keeps_its_bits),
-        cmocka_unit_test(quantised_kv_runs_on_every_backend),
         cmocka_unit_test(a_question_on_a_cached_document_equals_a_miss),
         cmocka_unit_test(a_session_reuses_its_own_answer),
         cmocka_unit_test(a_queued_turn_gives_its_pages_to_the_request_before_it),
