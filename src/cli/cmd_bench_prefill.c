@@ -83,19 +83,25 @@ static void add_count(fl_count *sum, const fl_count *more) {
 #undef X
 }
 
-/* The same steps on the counting backend. */
+/* The same steps on the counting backend: document rows in whole tiles, what is left over is tail. */
 static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
-    int32_t span = b->engine->span_tokens;
+    int32_t span = b->engine->span_tokens, tail = (int32_t)(n_tokens % fl_tile_rows(b->engine));
+    int64_t document = n_tokens - tail, pos = 0;
     memset(out, 0, sizeof *out);
-    for (int64_t pos = 0; pos < n_tokens; pos += span) {
-        int64_t left = n_tokens - pos;
-        const fl_dry_rows rows = {.document_rows = (int32_t)(left < span ? left : span),
-                                  .document_pos = (int32_t)pos,
-                                  .n_logits = left <= span};
+    do {
+        int64_t left = document - pos;
+        fl_dry_rows rows = {.document_rows = (int32_t)(left < span ? left : span),
+                            .document_pos = (int32_t)pos};
+        pos += rows.document_rows;
+        if (pos == document) {
+            rows.tail_pos = (int32_t)pos;
+            rows.tail_rows = tail;
+            rows.n_logits = 1;
+        }
         fl_dry_cost cost;
         FL_TRY(fl_dry_run_step(b->engine->dry, &rows, &cost));
         add_count(out, &cost.ops);
-    }
+    } while (pos < document);
     return FL_ERR_OK;
 }
 
