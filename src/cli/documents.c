@@ -31,18 +31,6 @@ static fl_err append(fl_documents *d, const char *text, size_t n_bytes, const ch
     return FL_ERR_OK;
 }
 
-/* Text is UTF-8 without NUL. */
-static bool is_text(const char *text, size_t n_bytes) {
-    const uint8_t *p = (const uint8_t *)text;
-    uint32_t code_point;
-    for (size_t i = 0; i < n_bytes;) {
-        int n = fl_utf8_decode(p + i, n_bytes - i, &code_point);
-        if (n <= 0 || code_point == 0) return false;
-        i += (size_t)n;
-    }
-    return true;
-}
-
 /* A large binary file is known by its first bytes and not read to its end. */
 static fl_err read_all(fl_documents *d, int fd, const char *shown, bool *has_nul) {
     enum { CHUNK = 256 << 10 };
@@ -71,7 +59,7 @@ fl_err fl_documents_add_fd(fl_documents *d, int fd, const char *header, const ch
     }
     size_t begin = d->n_bytes;
     FL_TRY(read_all(d, fd, shown, &has_nul));
-    *taken = !has_nul && is_text(d->text + begin, d->n_bytes - begin);
+    *taken = !has_nul && fl_utf8_is_text(d->text + begin, d->n_bytes - begin);
     if (!*taken) d->n_bytes = before;
     else d->n_files++;
     return FL_ERR_OK;

@@ -31,24 +31,13 @@ static fl_err open_bundled(fl_haystack *out) {
     return FL_ERR_OK;
 }
 
-static bool is_text(const char *text, size_t n_bytes) {
-    const uint8_t *p = (const uint8_t *)text;
-    uint32_t code_point;
-    for (size_t i = 0; i < n_bytes;) {
-        int n = fl_utf8_decode(p + i, n_bytes - i, &code_point);
-        if (n <= 0 || code_point == 0) return false;
-        i += (size_t)n;
-    }
-    return true;
-}
-
 /* Adds a file's text with a line end behind it; one that is no text is left alone. */
 static fl_err add_file(const char *dir, const char *name, fl_haystack *out) {
     char *bytes = NULL;
     size_t n_bytes = 0;
     FL_TRY(fl_file_read(dir, name, HAYSTACK_BYTES_MAX, &bytes, &n_bytes));
     fl_err err = FL_ERR_OK;
-    if (is_text(bytes, n_bytes) && n_bytes > 0) {
+    if (fl_utf8_is_text(bytes, n_bytes) && n_bytes > 0) {
         char *text = NULL;
         if (n_bytes > HAYSTACK_BYTES_MAX - out->n_bytes)
             err = FL_FAIL(FL_ERR_LIMIT, "running text: more than %d MiB with %s", HAYSTACK_BYTES_MAX >> 20,

@@ -2,6 +2,7 @@
 #ifndef FL_TEXT_UTF8_H
 #define FL_TEXT_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,18 @@ static inline int fl_utf8_decode(const uint8_t *p, size_t n, uint32_t *code_poin
     }
     *code_point = value;
     return length;
+}
+
+/* Whether it is text: UTF-8 without NUL. */
+static inline bool fl_utf8_is_text(const char *text, size_t n_bytes) {
+    const uint8_t *p = (const uint8_t *)text;
+    uint32_t code_point;
+    for (size_t i = 0; i < n_bytes;) {
+        int n = fl_utf8_decode(p + i, n_bytes - i, &code_point);
+        if (n <= 0 || code_point == 0) return false;
+        i += (size_t)n;
+    }
+    return true;
 }
 
 #endif
