@@ -22,11 +22,21 @@ struct fl_backend {
     const fl_op_table *op;
     fl_dtype act_dtype;
     fl_weight_layout layout;
-    bool kv_f32;                                                /* can store KV as f32 */
-    fl_pool *pool;                                              /* NULL on "count" */
-    void *state;                                                /* private to the backend */
+    bool kv_f32;          /* can store KV as f32 */
+    int32_t split_tokens; /* keys that document rows attend in a call, at most: a multiple of 4,096 */
+    bool device;          /* tensors live in memory of its own, which only its ops, upload and download touch */
+    fl_pool *pool;        /* NULL on "count" */
+    void *state;          /* private to the backend */
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out); /* zeroed, 64-byte aligned */
     void (*free)(fl_backend *be, void *memory, int64_t bytes);
+    /* NULL on host backends. Memory that both sides touch; copies in the order of the ops; wait returns when all that
+     * was issued is done, with the first fault of it, and so does download. `from` of upload is free to change when
+     * it returns. */
+    fl_err (*alloc_host)(fl_backend *be, int64_t bytes, void **out);
+    void (*free_host)(fl_backend *be, void *memory, int64_t bytes);
+    fl_err (*upload)(fl_backend *be, void *to, const void *from, int64_t bytes);
+    fl_err (*download)(fl_backend *be, void *to, const void *from, int64_t bytes);
+    fl_err (*wait)(fl_backend *be);
     void (*close)(fl_backend *be);
 };
 
@@ -62,6 +72,7 @@ extern const fl_op_table fl_op_table_reference;
 extern const fl_op_table fl_op_table_avx512;
 extern const fl_op_table fl_op_table_avx2;
 extern const fl_op_table fl_op_table_count;
+extern const fl_op_table fl_op_table_cuda; /* only in builds with CUDA */
 
 /* Counting backend: what the ops since the last reset would cost, in all and an op. */
 typedef struct fl_count {

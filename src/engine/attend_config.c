@@ -95,6 +95,12 @@ double fl_attend_config_density(const fl_attend_config *c) {
     return visible > 0 ? (double)listed / (double)visible : 1;
 }
 
+void fl_attend_config_reset_counts(fl_attend_config *c) {
+    if (!c->listed) return;
+    memset(c->listed, 0, (size_t)c->n_layers * (size_t)c->n_heads * sizeof *c->listed);
+    memset(c->visible, 0, (size_t)c->n_layers * sizeof *c->visible);
+}
+
 void fl_attend_config_shape(const fl_attend_config *c, fl_kv_shape *shape) {
     shape->planes = c->rope.near_tokens > 0 ? 2 : 1;
     if (shape->format != FL_KV_INT4) return;

@@ -32,6 +32,9 @@ void fl_attend_config_close(fl_attend_config *config);
 /* Share of visible blocks that lists held so far; 1 without lists. */
 double fl_attend_config_density(const fl_attend_config *config);
 
+/* Forgets what lists held, while no step runs. */
+void fl_attend_config_reset_counts(fl_attend_config *config);
+
 /* What the KV format takes from it: outlier dimensions, a plane of k_pe for each rotation. */
 void fl_attend_config_shape(const fl_attend_config *config, fl_kv_shape *shape);
 

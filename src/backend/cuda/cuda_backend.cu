@@ -1,0 +1,159 @@
+/* The CUDA backend: opening a device, its memory, its errors. All work of a backend goes through one stream, so ops run
+ * in the order they were issued and nothing waits but upload, download and wait. */
+#include "backend/cuda/cuda_backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "backend/cuda/cuda_open.h"
+}
+
+enum { WORKSPACE_BYTES = 128 << 20, CAPABILITY_MAJOR = 9 };
+
+static const char *const fault_text[FL_CUDA_N_FAULTS] = {
+    [FL_CUDA_FAULT_NONE] = "",
+    [FL_CUDA_FAULT_TOKEN_ID] = "embed: a token id is outside the vocabulary",
+};
+
+/* ---- errors ---- */
+
+fl_err fl_cuda_check(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) return FL_ERR_OK;
+    fl_err code = error == cudaErrorMemoryAllocation ? FL_ERR_NOMEM : FL_ERR_DEVICE;
+    return FL_FAIL(code, "CUDA: %s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+fl_err fl_cuda_check_blas(cublasStatus_t status, const char *what) {
+    if (status == CUBLAS_STATUS_SUCCESS) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_DEVICE, "cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
+}
+
+/* ---- memory ---- */
+
+static fl_err cuda_alloc(fl_backend *be, int64_t bytes, void **out) {
+    fl_cuda *cuda = fl_cuda_of(be);
+    size_t free_bytes = 0, total_bytes = 0;
+    cudaError_t error = cudaMalloc(out, (size_t)bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* not sticky: forget it */
+        FL_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
+        return FL_FAIL(FL_ERR_NOMEM, "CUDA device %d: %lld MiB wanted, %lld of %lld MiB free", cuda->device,
+                       (long long)(bytes >> 20), (long long)(free_bytes >> 20),
+                       (long long)(total_bytes >> 20));
+    }
+    FL_TRY(fl_cuda_check(error, "cudaMalloc"));
+    return fl_cuda_check(cudaMemsetAsync(*out, 0, (size_t)bytes, cuda->stream), "clearing memory");
+}
+
+static void cuda_free(fl_backend *be, void *memory, int64_t bytes) {
+    (void)be;
+    (void)bytes;
+    cudaFree(memory);
+}
+
+static fl_err cuda_alloc_host(fl_backend *be, int64_t bytes, void **out) {
+    (void)be;
+    FL_TRY(fl_cuda_check(cudaHostAlloc(out, (size_t)bytes, cudaHostAllocDefault), "pinned host memory"));
+    memset(*out, 0, (size_t)bytes);
+    return FL_ERR_OK;
+}
+
+static void cuda_free_host(fl_backend *be, void *memory, int64_t bytes) {
+    (void)be;
+    (void)bytes;
+    cudaFreeHost(memory);
+}
+
+static fl_err cuda_upload(fl_backend *be, void *to, const void *from, int64_t bytes) {
+    return fl_cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, fl_cuda_of(be)->stream),
+                         "upload");
+}
+
+static fl_err cuda_wait(fl_backend *be) {
+    fl_cuda *cuda = fl_cuda_of(be);
+    int32_t fault = 0;
+    FL_TRY(fl_cuda_check(
+        cudaMemcpyAsync(&fault, cuda->fault, sizeof fault, cudaMemcpyDeviceToHost, cuda->stream),
+        "a kernel"));
+    FL_TRY(fl_cuda_check(cudaStreamSynchronize(cuda->stream), "a kernel"));
+    if (fault <= FL_CUDA_FAULT_NONE || fault >= FL_CUDA_N_FAULTS) return FL_ERR_OK;
+    FL_CUDA_TRY(cudaMemsetAsync(cuda->fault, 0, sizeof fault, cuda->stream));
+    return FL_FAIL(FL_ERR_INVALID, "%s", fault_text[fault]);
+}
+
+static fl_err cuda_download(fl_backend *be, void *to, const void *from, int64_t bytes) {
+    FL_TRY(fl_cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, fl_cuda_of(be)->stream),
+                         "download"));
+    return cuda_wait(be);
+}
+
+/* ---- opening ---- */
+
+static void cuda_close(fl_backend *be) {
+    fl_cuda *cuda = fl_cuda_of(be);
+    if (cuda->blas) cublasLtDestroy(cuda->blas);
+    cudaFree(cuda->workspace);
+    cudaFree(cuda->fault);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    fl_pool_close(cuda->base.pool);
+    free(cuda);
+}
+
+bool fl_cuda_available(int32_t device) {
+    int count = 0, major = 0;
+    bool found = cudaGetDeviceCount(&count) == cudaSuccess && device < count &&
+                 cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
+    cudaGetLastError();
+    return found && major == CAPABILITY_MAJOR;
+}
+
+static fl_err find_device(int32_t device) {
+    int count = 0, major = 0, minor = 0;
+    FL_TRY(fl_cuda_check(cudaGetDeviceCount(&count), "looking for a device"));
+    if (device < 0 || device >= count)
+        return FL_FAIL(FL_ERR_DEVICE, "CUDA device %d: this machine has %d", device, count);
+    FL_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    FL_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    if (major != CAPABILITY_MAJOR)
+        return FL_FAIL(FL_ERR_DEVICE,
+                       "CUDA device %d has compute capability %d.%d, this build needs %d.0 (Hopper)", device,
+                       major, minor, CAPABILITY_MAJOR);
+    return fl_cuda_check(cudaSetDevice(device), "choosing the device");
+}
+
+static fl_err open_parts(fl_cuda *cuda, int32_t n_threads) {
+    FL_TRY(fl_pool_open(n_threads, &cuda->base.pool));
+    FL_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    FL_CUDA_TRY(
+        cudaDeviceGetAttribute(&cuda->n_multiprocessors, cudaDevAttrMultiProcessorCount, cuda->device));
+    FL_CUDA_BLAS_TRY(cublasLtCreate(&cuda->blas));
+    cuda->workspace_bytes = WORKSPACE_BYTES;
+    FL_TRY(cuda_alloc(&cuda->base, cuda->workspace_bytes, &cuda->workspace));
+    FL_TRY(cuda_alloc(&cuda->base, sizeof *cuda->fault, (void **)&cuda->fault));
+    return cuda_wait(&cuda->base);
+}
+
+fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
+    FL_TRY(find_device(options->device));
+    fl_cuda *cuda = (fl_cuda *)calloc(1, sizeof *cuda);
+    if (!cuda) return FL_FAIL(FL_ERR_NOMEM, "backend %s", options->name);
+    cuda->device = options->device;
+    cuda->deterministic = options->deterministic;
+    fl_backend *be = &cuda->base;
+    fl_cuda_formats(be);
+    be->name = options->name;
+    be->op = &fl_op_table_cuda;
+    be->alloc = cuda_alloc;
+    be->free = cuda_free;
+    be->alloc_host = cuda_alloc_host;
+    be->free_host = cuda_free_host;
+    be->upload = cuda_upload;
+    be->download = cuda_download;
+    be->wait = cuda_wait;
+    be->close = cuda_close;
+    fl_err err = open_parts(cuda, options->n_threads);
+    if (err != FL_ERR_OK) cuda_close(be);
+    else *out = be;
+    return err;
+}

@@ -1,0 +1,23 @@
+/* How the backend registry opens CUDA; builds without a CUDA compiler have the same functions, which refuse. */
+#ifndef FL_BACKEND_CUDA_CUDA_OPEN_H
+#define FL_BACKEND_CUDA_CUDA_OPEN_H
+
+#include "backend/backend.h"
+
+typedef struct fl_cuda_options {
+    const char *name; /* of the backend; static */
+    int32_t device;
+    int32_t n_threads; /* of the host's pool */
+    bool deterministic;
+} fl_cuda_options;
+
+/* FL_ERR_DEVICE: no such device, not a Hopper, or this build has no CUDA. */
+fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out);
+
+/* Whether fl_cuda_open would find the device. */
+bool fl_cuda_available(int32_t device);
+
+/* What plans on machines without a device need: activations, weights, limits of the CUDA backend. */
+void fl_cuda_formats(fl_backend *be);
+
+#endif
