@@ -4,7 +4,7 @@
 # that a run that was stopped goes on, and a larger run uses a smaller one's.
 # usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]
 #   short: about 15 quiet minutes on 2 cores; long: some hours; tiny: one document each, to see that it runs.
-#   NAME is one of the runs below: spark4k, ruler4k, other4k, kv4k, spark32k, rope128k, rope256k, rope512k; 0 leaves
+#   NAME is one of the runs below: spark4k, ruler4k, other4k, kv4k, spark32k, spark128k, rope128k, rope256k, rope512k; 0 leaves
 #   it out.
 set -eu
 build=${1:?usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]}
@@ -19,14 +19,14 @@ rm -f "$work"/*.json
 
 # Documents a task family for each run.
 case $size in
-tiny) spark4k=1 ruler4k=1 other4k=1 kv4k=0 spark32k=1 rope128k=0 rope256k=0 rope512k=0 ;;
-short) spark4k=8 ruler4k=2 other4k=2 kv4k=0 spark32k=2 rope128k=0 rope256k=0 rope512k=0 ;;
-long) spark4k=60 ruler4k=12 other4k=24 kv4k=100 spark32k=24 rope128k=3 rope256k=3 rope512k=2 ;;
+tiny) spark4k=1 ruler4k=1 other4k=1 kv4k=0 spark32k=1 spark128k=0 rope128k=0 rope256k=0 rope512k=0 ;;
+short) spark4k=8 ruler4k=2 other4k=2 kv4k=0 spark32k=2 spark128k=0 rope128k=0 rope256k=0 rope512k=0 ;;
+long) spark4k=60 ruler4k=12 other4k=24 kv4k=100 spark32k=24 spark128k=4 rope128k=3 rope256k=3 rope512k=2 ;;
 esac
 for argument in "$@"; do
     case "$argument" in
-    spark4k=[0-9]* | ruler4k=[0-9]* | other4k=[0-9]* | kv4k=[0-9]* | spark32k=[0-9]* | rope128k=[0-9]* | \
-        rope256k=[0-9]* | rope512k=[0-9]*)
+    spark4k=[0-9]* | ruler4k=[0-9]* | other4k=[0-9]* | kv4k=[0-9]* | spark32k=[0-9]* | \
+        spark128k=[0-9]* | rope128k=[0-9]* | rope256k=[0-9]* | rope512k=[0-9]*)
         name=${argument%%=*} value=${argument#*=}
         case "$value" in *[!0-9]*) echo "eval_quality.sh: $argument: expected a number" >&2; exit 2 ;; esac
         eval "$name=$value" ;;
@@ -71,6 +71,7 @@ all other4k "$other4k" segments,json_kv,repository 0.5
 quality kv4k "$kv4k" 4k spark 1 kv=int4 kv=int4-naive
 quality spark32k "$spark32k" 32k spark,text 1 window-anchors "window-anchors tail=sparse" blocks \
     random-blocks
+quality spark128k "$spark128k" 128k spark,text 1 window-anchors "window-anchors tail=sparse" blocks
 rope rope128k "$rope128k" 128k
 rope rope256k "$rope256k" 256k
 rope rope512k "$rope512k" 512k
