@@ -1,0 +1,337 @@
+/* How stored KV reads and is written on the device: the device side of op/kv_format.h, bit for bit.
+ *
+ * A layer travels as fl_kv_cuda, a kernel parameter: `const __grid_constant__ fl_kv_cuda kv`, because its arrays are
+ * indexed at run time and would be copied to local memory otherwise. Latents are read in runs of 8 dimensions: fetch
+ * brings a run's bytes and its scale, decode makes 8 floats of them, so that a kernel can have several fetches under way
+ * before it decodes the first.
+ *
+ * Reading is exact: an e4m3 code and an f16 are exact in f32, code * scale of int4 has at most 15 significant bits, so
+ * the fused multiply-add rounds as the two operations of the definition do; fp8 is one product.
+ *
+ * Writing needs IEEE division without flushed subnormals, which __fdiv_rn is; the roundings to e4m3 and to f16 (down,
+ * up) are those of the conversion instructions, which agree with base/half.h on every number. */
+#ifndef FL_OP_CUDA_KV_FORMAT_CUH
+#define FL_OP_CUDA_KV_FORMAT_CUH
+
+#include <cuda_fp16.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_backend.h"
+#include "op/cuda/device.cuh"
+
+extern "C" {
+#include "op/kv_format.h"
+}
+
+enum { FL_KV_RUN = 8 }; /* dimensions read at a time; every group of a scale is a multiple */
+
+/* A layer's KV as kernels see it. */
+typedef struct fl_kv_cuda {
+    uint8_t *base;
+    int64_t page_stride_bytes;
+    fl_kv_format format; /* any but f32 */
+    int32_t latent_dim, rope_dim;
+    int32_t group;  /* dimensions that share a scale: 32 or 64 for int4, 128 for fp8, else 0 */
+    int32_t groups; /* of a token */
+    int32_t scales_bytes, outliers_bytes, k_pe_bytes; /* offsets in a piece, k_pe of the plane in use */
+    int32_t n_outliers;
+    uint16_t outliers[FL_KV_OUTLIERS_MAX];
+    uint32_t outlier_runs[(int)FL_ATTN_HEAD_DIM_MAX / (FL_KV_RUN * 32)]; /* bit r: run r holds outliers */
+    bool wide_latent, wide_k_pe; /* whole runs at addresses that take one access each */
+} fl_kv_cuda;
+
+/* For valid layers; f32 is refused. */
+static inline fl_err fl_kv_cuda_of(const char *op, const fl_kv_layer *layer, fl_kv_cuda *out) {
+    if (layer->format == FL_KV_F32)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: kv.format is f32, which the CUDA backend does not store", op);
+    const fl_kv_layout at = fl_kv_layout_of(layer);
+    memset(out, 0, sizeof *out);
+    out->base = layer->base;
+    out->page_stride_bytes = layer->page_stride_bytes;
+    out->format = layer->format;
+    out->latent_dim = layer->latent_dim;
+    out->rope_dim = layer->rope_dim;
+    out->group = layer->format == FL_KV_FP8    ? FL_KV_FP8_GROUP
+                 : layer->format == FL_KV_INT4 ? layer->group
+                                               : 0;
+    out->groups = at.groups;
+    out->scales_bytes = (int32_t)at.scales_bytes;
+    out->outliers_bytes = (int32_t)at.outliers_bytes;
+    out->k_pe_bytes = (int32_t)at.k_pe_bytes;
+    out->n_outliers = layer->format == FL_KV_INT4 ? layer->n_outliers : 0;
+    for (int32_t i = 0; i < out->n_outliers; i++) {
+        int32_t run = layer->outliers[i] / FL_KV_RUN;
+        out->outliers[i] = layer->outliers[i];
+        out->outlier_runs[run / 32] |= 1u << run % 32;
+    }
+    bool aligned = ((uintptr_t)layer->base | (uintptr_t)layer->page_stride_bytes) % 16 == 0;
+    out->wide_latent = aligned && layer->latent_dim % FL_KV_RUN == 0;
+    out->wide_k_pe = aligned && layer->rope_dim % FL_KV_RUN == 0;
+    return FL_ERR_OK;
+}
+
+FL_DEVICE bool fl_kv_is_plain(fl_kv_format format) {
+    return format != FL_KV_FP8 && format != FL_KV_INT4;
+}
+
+FL_DEVICE uint8_t *fl_kv_piece_at(const fl_kv_cuda &kv, int32_t page) {
+    return kv.base + page * kv.page_stride_bytes;
+}
+
+FL_DEVICE float fl_kv_f32_of_bf16(uint16_t half) {
+    return __uint_as_float((uint32_t)half << 16);
+}
+
+/* As fl_bf16_of_f32, payloads of NaNs included. */
+FL_DEVICE uint16_t fl_kv_bf16_of_f32(float value) {
+    uint32_t bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+/* Two e4m3 codes, the first in the low byte. */
+FL_DEVICE float2 fl_kv_f32x2_of_e4m3x2(uint32_t codes) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)codes));
+    return make_float2(__half2float(__ushort_as_half((uint16_t)halves)),
+                       __half2float(__ushort_as_half((uint16_t)(halves >> 16))));
+}
+
+/* e4m3 of two values, `low` in the low byte. */
+FL_DEVICE uint32_t fl_kv_e4m3x2_of_f32(float low, float high) {
+    uint16_t codes;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return codes;
+}
+
+/* Whole numbers below 2^23 without the slow conversion. */
+FL_DEVICE float fl_kv_f32_of_code(uint32_t code) {
+    return __uint_as_float(0x4b000000u | code) - 8388608.0f;
+}
+
+/* ---- reading runs of 8 --------------------------------------------------------------------------------------- */
+
+/* A run as stored. */
+typedef struct fl_kv_run {
+    uint4 codes;    /* bf16: 16 bytes; fp8: 8 bytes in x, y; int4: 4 bytes in x */
+    uint32_t scale; /* fp8: bits of the f32; int4: f16 scale in the low half, f16 minimum in the high one */
+} fl_kv_run;
+
+/* Dimensions dim .. dim + 7 of `slot`'s latent; dim a multiple of 8, kv.wide_latent. */
+FL_DEVICE fl_kv_run fl_kv_latent_fetch8(const fl_kv_cuda &kv, const uint8_t *piece, int32_t slot,
+                                        int32_t dim) {
+    fl_kv_run run = {};
+    int32_t element = slot * kv.latent_dim + dim;
+    if (fl_kv_is_plain(kv.format)) {
+        run.codes = *(const uint4 *)(piece + (int64_t)element * 2);
+        return run;
+    }
+    const uint32_t *scales = (const uint32_t *)(piece + kv.scales_bytes) + slot * kv.groups;
+    if (kv.format == FL_KV_FP8) {
+        uint2 codes = *(const uint2 *)(piece + element);
+        run.codes.x = codes.x;
+        run.codes.y = codes.y;
+        run.scale = scales[dim / FL_KV_FP8_GROUP];
+    } else {
+        run.codes.x = *(const uint32_t *)(piece + element / 2);
+        run.scale = scales[kv.group == 64 ? dim / 64 : dim / 32];
+    }
+    return run;
+}
+
+FL_DEVICE void fl_kv_decode8_bf16(uint4 x, float out[8]) {
+    out[0] = fl_low_of_bf16x2(x.x);
+    out[1] = fl_high_of_bf16x2(x.x);
+    out[2] = fl_low_of_bf16x2(x.y);
+    out[3] = fl_high_of_bf16x2(x.y);
+    out[4] = fl_low_of_bf16x2(x.z);
+    out[5] = fl_high_of_bf16x2(x.z);
+    out[6] = fl_low_of_bf16x2(x.w);
+    out[7] = fl_high_of_bf16x2(x.w);
+}
+
+FL_DEVICE void fl_kv_decode8_fp8(uint2 codes, float scale, float out[8]) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++) {
+        uint32_t word = i < 2 ? codes.x : codes.y;
+        float2 pair = fl_kv_f32x2_of_e4m3x2(word >> i % 2 * 16 & 0xffffu);
+        out[2 * i] = __fmul_rn(pair.x, scale);
+        out[2 * i + 1] = __fmul_rn(pair.y, scale);
+    }
+}
+
+/* Without the outliers. */
+FL_DEVICE void fl_kv_decode8_int4(uint32_t codes, uint32_t fit, float out[8]) {
+    float scale = __half2float(__ushort_as_half((uint16_t)fit));
+    float minimum = __half2float(__ushort_as_half((uint16_t)(fit >> 16)));
+#pragma unroll
+    for (int32_t i = 0; i < 8; i++)
+        out[i] = __fmaf_rn(fl_kv_f32_of_code(codes >> 4 * i & 0xfu), scale, minimum);
+}
+
+/* Puts the outliers of a run in their places. */
+FL_DEVICE void fl_kv_put_outliers8(const fl_kv_cuda &kv, const uint8_t *piece, int32_t slot, int32_t dim,
+                                   float out[8]) {
+    if ((kv.outlier_runs[dim / (FL_KV_RUN * 32)] >> dim / FL_KV_RUN % 32 & 1u) == 0) return;
+    const uint16_t *kept = (const uint16_t *)(piece + kv.outliers_bytes) + slot * kv.n_outliers;
+    for (int32_t k = 0; k < kv.n_outliers; k++) {
+        int32_t at = kv.outliers[k] - dim;
+        if (at < 0 || at >= FL_KV_RUN) continue;
+        float value = fl_kv_f32_of_bf16(kept[k]);
+#pragma unroll
+        for (int32_t i = 0; i < FL_KV_RUN; i++) out[i] = at == i ? value : out[i];
+    }
+}
+
+/* The floats of a fetched run; piece, slot and dim as for the fetch. */
+FL_DEVICE void fl_kv_latent_decode8(const fl_kv_cuda &kv, fl_kv_run run, const uint8_t *piece, int32_t slot,
+                                    int32_t dim, float out[8]) {
+    if (kv.format == FL_KV_FP8) {
+        fl_kv_decode8_fp8(make_uint2(run.codes.x, run.codes.y), __uint_as_float(run.scale), out);
+    } else if (kv.format == FL_KV_INT4) {
+        fl_kv_decode8_int4(run.codes.x, run.scale, out);
+        fl_kv_put_outliers8(kv, piece, slot, dim, out);
+    } else {
+        fl_kv_decode8_bf16(run.codes, out);
+    }
+}
+
+/* Any dimension in any layer: the definition. */
+FL_DEVICE float fl_kv_latent_load(const fl_kv_cuda &kv, const uint8_t *piece, int32_t slot, int32_t dim) {
+    int32_t element = slot * kv.latent_dim + dim;
+    if (fl_kv_is_plain(kv.format)) return fl_kv_f32_of_bf16(((const uint16_t *)piece)[element]);
+    if (kv.format == FL_KV_FP8) {
+        const float *scales = (const float *)(piece + kv.scales_bytes) + slot * kv.groups;
+        return __fmul_rn(fl_kv_f32x2_of_e4m3x2(piece[element]).x, scales[dim / FL_KV_FP8_GROUP]);
+    }
+    const uint16_t *kept = (const uint16_t *)(piece + kv.outliers_bytes) + slot * kv.n_outliers;
+    for (int32_t k = 0; k < kv.n_outliers; k++)
+        if (kv.outliers[k] == dim) return fl_kv_f32_of_bf16(kept[k]);
+    const uint16_t *fit =
+        (const uint16_t *)(piece + kv.scales_bytes) + (slot * kv.groups + dim / kv.group) * 2;
+    float code = fl_kv_f32_of_code((uint32_t)piece[element / 2] >> dim % 2 * 4 & 0xfu);
+    return __fmaf_rn(code, __half2float(__ushort_as_half(fit[0])), __half2float(__ushort_as_half(fit[1])));
+}
+
+/* A run of any layer: zeros where it goes beyond latent_dim. */
+FL_DEVICE void fl_kv_latent_load8(const fl_kv_cuda &kv, const uint8_t *piece, int32_t slot, int32_t dim,
+                                  float out[8]) {
+    if (kv.wide_latent) {
+        fl_kv_latent_decode8(kv, fl_kv_latent_fetch8(kv, piece, slot, dim), piece, slot, dim, out);
+        return;
+    }
+#pragma unroll
+    for (int32_t i = 0; i < FL_KV_RUN; i++)
+        out[i] = dim + i < kv.latent_dim ? fl_kv_latent_load(kv, piece, slot, dim + i) : 0.0f;
+}
+
+/* The k_pe of `slot` in the plane in use: [rope_dim] bf16, those of later slots behind it. */
+FL_DEVICE const uint16_t *fl_kv_k_pe_at(const fl_kv_cuda &kv, const uint8_t *piece, int32_t slot) {
+    return (const uint16_t *)(piece + kv.k_pe_bytes) + slot * kv.rope_dim;
+}
+
+/* A run of k_pe; zeros where it goes beyond rope_dim. */
+FL_DEVICE void fl_kv_k_pe_load8(const fl_kv_cuda &kv, const uint8_t *piece, int32_t slot, int32_t dim,
+                                float out[8]) {
+    const uint16_t *k_pe = fl_kv_k_pe_at(kv, piece, slot) + dim;
+    if (kv.wide_k_pe) {
+        fl_kv_decode8_bf16(*(const uint4 *)k_pe, out);
+        return;
+    }
+#pragma unroll
+    for (int32_t i = 0; i < FL_KV_RUN; i++)
+        out[i] = dim + i < kv.rope_dim ? fl_kv_f32_of_bf16(k_pe[i]) : 0.0f;
+}
+
+/* ---- writing by one warp -------------------------------------------------------------------------------------- */
+
+/* Latent dimensions that a warp encodes at a time. */
+static __host__ __device__ inline int32_t fl_kv_part_dims(fl_kv_format format) {
+    return format == FL_KV_FP8 ? FL_KV_FP8_GROUP : format == FL_KV_INT4 ? 64 : 256;
+}
+
+/* Group first / 128 of an fp8 token from its row in bf16; `wide`: the row can be read 8 bytes at a time. */
+FL_DEVICE void fl_kv_store_fp8(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t first,
+                               const uint16_t *row, bool wide) {
+    int32_t lane = threadIdx.x % 32, dim = first + 4 * lane;
+    float x[4] = {0, 0, 0, 0}, top = 0;
+    wide = wide && kv.wide_latent; /* whole fours, then */
+    if (wide && dim < kv.latent_dim) {
+        uint2 pairs = *(const uint2 *)(row + dim);
+        x[0] = fl_low_of_bf16x2(pairs.x);
+        x[1] = fl_high_of_bf16x2(pairs.x);
+        x[2] = fl_low_of_bf16x2(pairs.y);
+        x[3] = fl_high_of_bf16x2(pairs.y);
+    } else if (!wide) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++)
+            if (dim + i < kv.latent_dim) x[i] = fl_kv_f32_of_bf16(row[dim + i]);
+    }
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++) top = fmaxf(top, fabsf(x[i])); /* fmaxf prefers numbers to NaN */
+    float scale = fmaxf(__fdiv_rn(fl_warp_max(top), 448.0f), FL_KV_FP8_SCALE_MIN);
+    uint32_t codes = fl_kv_e4m3x2_of_f32(__fdiv_rn(x[0], scale), __fdiv_rn(x[1], scale)) |
+                     fl_kv_e4m3x2_of_f32(__fdiv_rn(x[2], scale), __fdiv_rn(x[3], scale)) << 16;
+    uint8_t *to = piece + slot * kv.latent_dim + dim;
+    if (wide && dim < kv.latent_dim) {
+        *(uint32_t *)to = codes;
+    } else if (!wide) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++)
+            if (dim + i < kv.latent_dim) to[i] = (uint8_t)(codes >> 8 * i);
+    }
+    if (lane == 0) ((float *)(piece + kv.scales_bytes))[slot * kv.groups + first / FL_KV_FP8_GROUP] = scale;
+}
+
+/* Which outlier a dimension is, -1 if none. */
+FL_DEVICE int32_t fl_kv_outlier_of(const fl_kv_cuda &kv, int32_t dim) {
+    int32_t found = -1;
+    for (int32_t k = 0; k < kv.n_outliers; k++) found = kv.outliers[k] == dim ? k : found;
+    return found;
+}
+
+/* 64 dimensions of an int4 token: one group, or two of which 16 lanes have one each; two dimensions a lane. */
+FL_DEVICE void fl_kv_store_int4(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t first,
+                                const uint16_t *row) {
+    int32_t lane = threadIdx.x % 32, dim = first + 2 * lane;
+    bool inside = dim < kv.latent_dim, fits = true;
+    float x[2], low = INFINITY, high = -INFINITY;
+    int32_t outlier[2];
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        x[i] = inside ? fl_kv_f32_of_bf16(row[dim + i]) : 0.0f;
+        outlier[i] = inside ? fl_kv_outlier_of(kv, dim + i) : -1;
+        if (!inside || outlier[i] >= 0) continue;
+        low = fminf(low, x[i]);
+        high = fmaxf(high, x[i]);
+        fits = fits && fabsf(x[i]) <= 65504.0f; /* not for NaN either */
+    }
+    for (int32_t step = kv.group / 4; step > 0; step /= 2) {
+        low = fminf(low, __shfl_xor_sync(~0u, low, step));
+        high = fmaxf(high, __shfl_xor_sync(~0u, high, step));
+        fits = __shfl_xor_sync(~0u, (int32_t)fits, step) && fits;
+    }
+    uint16_t minimum = __half_as_ushort(__float2half_rd(low));
+    float low_stored = __half2float(__ushort_as_half(minimum));
+    uint16_t scale = __half_as_ushort(__float2half_ru(__fdiv_rn(__fsub_rn(high, low_stored), 15.0f)));
+    if (!fits) minimum = scale = 0x7e00; /* NaN */
+    float step = __half2float(__ushort_as_half(scale));
+    uint32_t byte = 0;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        if (!(step > 0) || outlier[i] >= 0) continue; /* nor where all are the minimum, nor for NaN */
+        float nearest = fminf(rintf(__fdiv_rn(__fsub_rn(x[i], low_stored), step)), FL_KV_INT4_CODE_MAX);
+        byte |= (uint32_t)(int32_t)nearest << 4 * i;
+    }
+    if (!inside) return;
+    piece[(slot * kv.latent_dim + dim) / 2] = (uint8_t)byte;
+    uint16_t *kept = (uint16_t *)(piece + kv.outliers_bytes) + slot * kv.n_outliers;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++)
+        if (outlier[i] >= 0) kept[outlier[i]] = fl_kv_bf16_of_f32(x[i]);
+    if (dim % kv.group == 0)
+        ((uint32_t *)(piece + kv.scales_bytes))[slot * kv.groups + dim / kv.group] =
+            (uint32_t)minimum << 16 | scale;
+}
+
+#endif
