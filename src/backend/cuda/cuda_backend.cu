@@ -14,6 +14,7 @@ enum { WORKSPACE_BYTES = 128 << 20, CAPABILITY_MAJOR = 9 };
 static const char *const fault_text[FL_CUDA_N_FAULTS] = {
     [FL_CUDA_FAULT_NONE] = "",
     [FL_CUDA_FAULT_TOKEN_ID] = "embed: a token id is outside the vocabulary",
+    [FL_CUDA_FAULT_GROUP_ROWS] = "matmul: group_rows[] does not rise from 0 to rows",
 };
 
 /* ---- errors ---- */

@@ -18,7 +18,12 @@ extern "C" {
 #include "backend/backend.h"
 
 /* What a kernel found wrong with data that the host cannot look at; told by the next wait. */
-typedef enum fl_cuda_fault { FL_CUDA_FAULT_NONE, FL_CUDA_FAULT_TOKEN_ID, FL_CUDA_N_FAULTS } fl_cuda_fault;
+typedef enum fl_cuda_fault {
+    FL_CUDA_FAULT_NONE,
+    FL_CUDA_FAULT_TOKEN_ID,
+    FL_CUDA_FAULT_GROUP_ROWS,
+    FL_CUDA_N_FAULTS
+} fl_cuda_fault;
 
 typedef struct fl_cuda {
     fl_backend base; /* first: a fl_backend * is cast back */
