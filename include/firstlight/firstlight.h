@@ -65,7 +65,8 @@ typedef void fl_progress_fn(void *context, int64_t done_bytes, int64_t total_byt
 /* Fill with fl_settings_default, then change what you need. */
 typedef struct fl_settings {
     const char *model_path; /* checkpoint folder (config.json, *.safetensors, tokenizer.json); required */
-    const char *backend;    /* "auto" (default: the fastest this CPU has), "avx512", "avx2", "reference" */
+    const char
+        *backend; /* "auto" (default: the fastest this machine has), "cuda", "avx512", "avx2", "reference" */
     const char
         *kv_dtype; /* "auto" (default: bf16; f32 on "reference"), "bf16", "fp8", "int4", "f32" ("reference"
                                only); "int4-naive" and "int2-naive" are controls of the evaluation */
@@ -81,11 +82,15 @@ typedef struct fl_settings {
     const char *
         calibration; /* file of `firstlight calibrate`; NULL (default) = calibration.json beside the checkpoint
                                if there is one, "" = none */
+    int32_t device;  /* which GPU, with "cuda"; default 0 */
+    bool deterministic; /* the same bits whatever shares a step; CPU backends always do so */
     int32_t n_threads;  /* 0 (default) = one for each CPU this process may use */
     int64_t ctx_tokens; /* longest session, prompt + answer; 0 (default) = the model's own maximum */
     int64_t
         kv_tokens; /* KV pool, tokens over all sessions; 0 (default) = ctx_tokens; more keeps more prefixes */
-    int32_t span_tokens;  /* most prompt rows in one step, multiple of 64, 64..16384; 0 (default) = 4096 */
+    int32_t
+        span_tokens; /* most prompt rows in one step, a multiple of 64; 0 (default) = 4,096, 32,768 on a GPU;
+                              at most 16,384, 1,048,576 on a GPU */
     int32_t requests_max; /* bound of the queue, 1..4096; default 64 */
     bool check_lock; /* default true: refuse to start when firstlight.lock.json is there and does not match */
     fl_progress_fn *progress; /* NULL (default) = silent */

@@ -24,9 +24,9 @@ struct fl_backend {
     fl_weight_layout layout;
     bool kv_f32;          /* can store KV as f32 */
     int32_t split_tokens; /* keys that document rows attend in a call, at most: a multiple of 4,096 */
-    bool device;          /* tensors live in memory of its own, which only its ops, upload and download touch */
-    fl_pool *pool;        /* NULL on "count" */
-    void *state;          /* private to the backend */
+    bool device;   /* tensors live in memory of its own, which only its ops, upload and download touch */
+    fl_pool *pool; /* NULL on "count" */
+    void *state;   /* private to the backend */
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out); /* zeroed, 64-byte aligned */
     void (*free)(fl_backend *be, void *memory, int64_t bytes);
     /* NULL on host backends. Memory that both sides touch; copies in the order of the ops; wait returns when all that
@@ -40,16 +40,33 @@ struct fl_backend {
     void (*close)(fl_backend *be);
 };
 
-/* Opens "auto", "avx512", "avx2", "reference", "count" (counts for the formats of "auto") or "count:NAME"
- * (for those of NAME, whether or not this CPU can run it) with n_threads (0 = one for each CPU this process
- * may use). FL_ERR_DEVICE: this CPU lacks the instructions (detail names them). FL_ERR_INVALID: unknown name.
+/* Opens "auto" (the first of the others that this machine has), "cuda" or "cuda-deterministic" (device 0; "cuda:1" is
+ * device 1), "avx512", "avx2", "reference", "count" (counts for the formats of "auto") or "count:NAME" (for those of
+ * NAME, whether or not this machine can run it) with n_threads (0 = one for each CPU this process may use).
+ * FL_ERR_DEVICE: this machine lacks the device or the instructions (detail names them). FL_ERR_INVALID: unknown name.
  */
 fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out);
 void fl_backend_close(fl_backend *be);
 
-/* Whether this CPU can run a backend, and the names of all, NULL-terminated. */
+/* Whether this machine can run a backend, and the names of all, NULL-terminated. */
 bool fl_backend_available(const char *name);
 const char *const *fl_backend_names(void);
+
+/* Memory that the host reads and the device may write: ordinary memory of a host backend. */
+static inline fl_err fl_backend_alloc_host(fl_backend *be, int64_t bytes, void **out) {
+    return be->device ? be->alloc_host(be, bytes, out) : be->alloc(be, bytes, out);
+}
+
+static inline void fl_backend_free_host(fl_backend *be, void *memory, int64_t bytes) {
+    if (be->device) be->free_host(be, memory, bytes);
+    else be->free(be, memory, bytes);
+}
+
+/* What a step's host made, where ops can read it: `from` itself, or `to` [bytes], which the caller took. */
+static inline fl_err fl_backend_upload(fl_backend *be, void *to, const void *from, int64_t bytes) {
+    return be->upload ? be->upload(be, to, from, bytes)
+                      : FL_ERR_OK; /* NULL also where nothing is run: counting */
+}
 
 static inline int64_t fl_align_up(int64_t value, int64_t step) {
     return (value + step - 1) / step * step;

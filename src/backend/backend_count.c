@@ -44,6 +44,8 @@ fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
                        .act_dtype = like->act_dtype,
                        .layout = like->layout,
                        .kv_f32 = like->kv_f32,
+                       .split_tokens = like->split_tokens,
+                       .device = like->device,
                        .state = calloc(1, sizeof(fl_count)),
                        .alloc = count_alloc,
                        .free = fl_memory_unmap,

@@ -1,4 +1,5 @@
-/* CPU backends: one table of kinds, fastest first, the first this CPU can run is "auto". */
+/* CPU backends: one table of kinds, fastest first; and the registry of all backends: "auto" is the first that this
+ * machine can run. */
 #include "backend/backend.h"
 
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #include "backend/backend_count.h"
 #include "backend/cpuid.h"
+#include "backend/cuda/cuda_open.h"
 #include "backend/memory_map.h"
 #include "op/matmul/gemm.h"
 
@@ -31,7 +33,7 @@ static void close_gemm(fl_backend *be) {
     fl_gemm_close(be->state);
 }
 
-/* The one place that names CPU backends. A new one adds a line here and in `names`. */
+/* The one place that names backends: a new one adds a line here or below, and in `names`. */
 static const cpu_kind kinds[] = {
     {"avx512",
      FL_CPU_AVX512,
@@ -51,10 +53,18 @@ static const cpu_kind kinds[] = {
      NULL,
      NULL},
 };
-static const char *const names[] = {"avx512", "avx2", "reference", "count", NULL};
 
-enum { N_KINDS = sizeof kinds / sizeof *kinds };
-_Static_assert(sizeof names / sizeof *names == N_KINDS + 2, "names lists every kind, count and NULL");
+/* "cuda-deterministic" leaves the library's matrix products out, whose summation order depends on the row count. */
+static const struct cuda_kind {
+    const char *name;
+    bool deterministic;
+} cuda_kinds[] = {{"cuda", false}, {"cuda-deterministic", true}};
+static const char *const names[] = {"cuda", "cuda-deterministic", "avx512", "avx2", "reference", "count",
+                                    NULL};
+
+enum { N_KINDS = sizeof kinds / sizeof *kinds, N_CUDA_KINDS = sizeof cuda_kinds / sizeof *cuda_kinds };
+_Static_assert(sizeof names / sizeof *names == N_KINDS + N_CUDA_KINDS + 2,
+               "names lists every kind, count and NULL");
 
 typedef struct cpu_backend {
     fl_backend base; /* first: a fl_backend * is cast back in close */
@@ -74,7 +84,26 @@ static const cpu_kind *find_kind(const char *name) {
     return NULL;
 }
 
+/* "cuda:1" is the second device. */
+static const struct cuda_kind *find_cuda_kind(const char *name, int32_t *device) {
+    size_t length = strcspn(name, ":");
+    *device = 0;
+    for (size_t i = 0; i < N_CUDA_KINDS; i++) {
+        const struct cuda_kind *kind = &cuda_kinds[i];
+        if (length != strlen(kind->name) || strncmp(name, kind->name, length) != 0) continue;
+        if (name[length] == 0) return kind;
+        char *end;
+        long number = strtol(name + length + 1, &end, 10);
+        bool whole = name[length + 1] >= '0' && name[length + 1] <= '9' && *end == 0 && number < 1024;
+        *device = (int32_t)number;
+        return whole ? kind : NULL;
+    }
+    return NULL;
+}
+
 bool fl_backend_available(const char *name) {
+    int32_t device;
+    if (find_cuda_kind(name, &device)) return fl_cuda_available(device);
     const cpu_kind *kind = find_kind(name);
     return kind ? fl_cpu_has(kind->needs, NULL, 0) : strcmp(name, "count") == 0;
 }
@@ -112,6 +141,7 @@ static fl_err open_kind(const cpu_kind *kind, int32_t n_threads, fl_backend **ou
                              .act_dtype = kind->act_dtype,
                              .layout = kind->layout,
                              .kv_f32 = kind->kv_f32,
+                             .split_tokens = FL_ATTN_SPLIT_TOKENS,
                              .alloc = cpu_alloc,
                              .free = fl_memory_unmap,
                              .close = cpu_close};
@@ -125,18 +155,47 @@ fail:
     return err;
 }
 
+static fl_err unknown_name(const char *name) {
+    return FL_FAIL(
+        FL_ERR_INVALID,
+        "backend '%s' is unknown; this build has auto, cuda, cuda-deterministic, reference, avx512, "
+        "avx2, count",
+        name);
+}
+
+/* Counts in the formats of backend `name`, whether or not this machine can run it. */
+static fl_err open_count(const char *name, fl_backend **out) {
+    int32_t device;
+    fl_backend like = {0};
+    bool cuda = find_cuda_kind(name, &device) || (strcmp(name, "auto") == 0 && fl_cuda_available(0));
+    if (cuda) {
+        fl_cuda_formats(&like);
+        return fl_backend_open_count(&like, out);
+    }
+    const cpu_kind *kind = find_kind(name);
+    if (!kind) return unknown_name(name);
+    like = (fl_backend){.act_dtype = kind->act_dtype,
+                        .layout = kind->layout,
+                        .kv_f32 = kind->kv_f32,
+                        .split_tokens = FL_ATTN_SPLIT_TOKENS};
+    return fl_backend_open_count(&like, out);
+}
+
 fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out) {
     static const char count[] = "count";
     const size_t prefix = sizeof count - 1;
-    bool counts = strncmp(name, count, prefix) == 0 && (name[prefix] == ':' || name[prefix] == 0);
-    const char *kind_name = !counts ? name : name[prefix] == ':' ? name + prefix + 1 : "auto";
-    const cpu_kind *kind = find_kind(kind_name);
-    if (!kind)
-        return FL_FAIL(FL_ERR_INVALID,
-                       "backend '%s' is unknown; this build has auto, reference, avx512, avx2, count", name);
-    if (!counts) return open_kind(kind, n_threads, out);
-    fl_backend like = {.act_dtype = kind->act_dtype, .layout = kind->layout, .kv_f32 = kind->kv_f32};
-    return fl_backend_open_count(&like, out);
+    if (strncmp(name, count, prefix) == 0 && (name[prefix] == ':' || name[prefix] == 0))
+        return open_count(name[prefix] == ':' ? name + prefix + 1 : "auto", out);
+    fl_cuda_options options = {.n_threads = n_threads};
+    bool automatic = strcmp(name, "auto") == 0 && fl_cuda_available(0);
+    const struct cuda_kind *cuda = automatic ? &cuda_kinds[0] : find_cuda_kind(name, &options.device);
+    if (cuda) {
+        options.name = cuda->name;
+        options.deterministic = cuda->deterministic;
+        return fl_cuda_open(&options, out);
+    }
+    const cpu_kind *kind = find_kind(name);
+    return kind ? open_kind(kind, n_threads, out) : unknown_name(name);
 }
 
 void fl_backend_close(fl_backend *be) {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "backend/cpuid.h"
+#include "backend/cuda/cuda_open.h"
 
 enum { BURSTS = 12, READ_PASSES = 3 };
 static const double burst_s = 0.03;
@@ -73,7 +74,9 @@ static void choose_rounds(burst *b) {
     b->rounds = (int64_t)((double)b->rounds * burst_s / spent_s);
 }
 
-fl_err fl_roof_measure(fl_pool *pool, fl_roof *out) {
+fl_err fl_roof_measure(fl_backend *be, fl_roof *out) {
+    fl_pool *pool = be->pool;
+    if (be->device) return fl_cuda_roof(be, out);
     bool wide = fl_cpu_has(FL_CPU_AVX512, NULL, 0);
     if (!wide && !fl_cpu_has(FL_CPU_AVX2, NULL, 0))
         return FL_FAIL(FL_ERR_DEVICE,

@@ -10,6 +10,7 @@
         fl_timed *timed = (fl_timed *)(uintptr_t)be->op;                                                     \
         double start_s = fl_now_s();                                                                         \
         fl_err err = timed->real->name(be, a);                                                               \
+        if (err == FL_ERR_OK && be->wait) err = be->wait(be);                                                \
         timed->times_s.name += fl_now_s() - start_s;                                                         \
         return err;                                                                                          \
     }

@@ -1,4 +1,5 @@
-/* An op table that measures: each entry times the real one. Put into a backend while nothing runs on it. */
+/* An op table that measures: each entry times the real one, and on a device waits for it. Put into a backend while
+ * nothing runs on it. */
 #ifndef FL_BACKEND_TIMED_H
 #define FL_BACKEND_TIMED_H
 

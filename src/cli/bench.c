@@ -19,7 +19,7 @@ fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *ou
     fl_progress_init(&out->progress, options);
     FL_TRY(fl_ask_open(options, ctx_tokens, &out->progress, &out->engine));
     FL_TRY(read_text(out));
-    FL_TRY(fl_roof_measure(out->engine->be->pool, &out->roof));
+    FL_TRY(fl_roof_measure(out->engine->be, &out->roof));
     fl_timed_begin(&out->timed, out->engine->be);
     return FL_ERR_OK;
 }

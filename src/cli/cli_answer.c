@@ -30,13 +30,21 @@ static void release_interrupt(void) {
     atomic_store(&running, NULL);
 }
 
-fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_settings *out) {
-    static const char control[] = "random-blocks";
+void fl_ask_engine(const fl_options *options, fl_settings *out) {
     fl_settings_default(out);
-    if (strncmp(options->policy, control, sizeof control - 1) == 0)
-        return FL_FAIL(FL_ERR_INVALID, "--policy %s: it is the control of `firstlight eval`", control);
     out->model_path = options->operands.items[0];
     out->backend = options->backend;
+    out->device = (int32_t)options->device;
+    out->deterministic = options->deterministic;
+    out->n_threads = (int32_t)options->threads;
+    out->span_tokens = (int32_t)options->span;
+}
+
+fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_settings *out) {
+    static const char control[] = "random-blocks";
+    fl_ask_engine(options, out);
+    if (strncmp(options->policy, control, sizeof control - 1) == 0)
+        return FL_FAIL(FL_ERR_INVALID, "--policy %s: it is the control of `firstlight eval`", control);
     out->kv_dtype = options->kv_cache_dtype;
     out->policy = options->policy;
     out->tail = options->tail;
@@ -44,9 +52,7 @@ fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_setting
     out->rope_factor = options->rope_factor;
     out->force_positions = options->force_positions;
     out->calibration = options->calibration;
-    out->n_threads = (int32_t)options->threads;
     out->ctx_tokens = options->ctx > 0 ? options->ctx : ctx_tokens;
-    out->span_tokens = (int32_t)options->span;
     return FL_ERR_OK;
 }
 

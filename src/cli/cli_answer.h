@@ -6,7 +6,10 @@
 #include "cli/documents.h"
 #include "cli/progress.h"
 
-/* The engine's settings by the options. FL_ERR_INVALID: the policy is for `eval` only. */
+/* What every verb with an engine takes from the command line: model, backend, threads, span; the rest by default. */
+void fl_ask_engine(const fl_options *options, fl_settings *out);
+
+/* All settings by the options. FL_ERR_INVALID: the policy is for `eval` only. */
 fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_settings *out);
 
 /* Opens the engine for the options. `ctx_tokens` is used where --ctx is 0. */

@@ -112,7 +112,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     *out = (row){.tokens = n_tokens};
     int64_t warm_tokens = n_tokens < b->engine->span_tokens ? n_tokens : b->engine->span_tokens;
     FL_TRY(run_once(b, warm_tokens, &warm_s)); /* one step wakes what there is to wake, at any length */
-    fl_attend_config_reset_counts(&b->engine->attending);
+    FL_TRY(fl_attend_config_reset_counts(&b->engine->attending));
     fl_timed_reset(&b->timed);
     for (int32_t i = 0; i < runs; i++) {
         FL_TRY(run_once(b, n_tokens, &times_s[i]));

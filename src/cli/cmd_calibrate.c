@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "calibrate/calibrate.h"
 #include "cli/cli.h"
+#include "cli/cli_answer.h"
 #include "cli/format.h"
 #include "cli/progress.h"
 #include "eval/haystack.h"
@@ -51,11 +52,7 @@ static fl_err open_engine(calibrating *c) {
     const fl_options *o = c->options;
     char policy[FL_CALIBRATE_POLICY_BYTES];
     fl_settings settings;
-    fl_settings_default(&settings);
-    settings.model_path = o->operands.items[0];
-    settings.backend = o->backend;
-    settings.n_threads = (int32_t)o->threads;
-    settings.span_tokens = (int32_t)o->span;
+    fl_ask_engine(o, &settings);
     settings.rope = o->rope;
     settings.rope_factor = o->rope_factor;
     settings.progress = fl_progress_bytes;

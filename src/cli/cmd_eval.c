@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/cli_answer.h"
 #include "cli/progress.h"
 #include "engine/engine.h"
 #include "eval/eval_report.h"
@@ -134,11 +135,7 @@ static fl_err parse(evaluating *e) {
 static fl_err open_engine(evaluating *e, int32_t side) {
     const fl_options *o = e->options;
     fl_settings settings;
-    fl_settings_default(&settings);
-    settings.model_path = o->operands.items[0];
-    settings.backend = o->backend;
-    settings.n_threads = (int32_t)o->threads;
-    settings.span_tokens = (int32_t)o->span;
+    fl_ask_engine(o, &settings);
     settings.ctx_tokens =
         e->longest; /* documents leave room for template and answer; more is another bucket */
     settings.check_lock = side == 0; /* one look at the weights is enough */

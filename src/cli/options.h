@@ -27,6 +27,8 @@ typedef struct fl_options {
     int64_t span; /* 0 = the engine's choice */
     int64_t threads;
     const char *backend;
+    int64_t device;
+    bool deterministic;
     const char *kv_cache_dtype;
     const char *policy;
     const char *tail;

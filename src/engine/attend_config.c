@@ -78,6 +78,8 @@ fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings
 }
 
 void fl_attend_config_close(fl_attend_config *c) {
+    if (c->device) c->be->free(c->be, c->device, c->device_bytes);
+    c->device = NULL;
     free(c->log2_alpha);
     free(c->mean_bias);
     free(c->listed);
@@ -95,10 +97,51 @@ double fl_attend_config_density(const fl_attend_config *c) {
     return visible > 0 ? (double)listed / (double)visible : 1;
 }
 
-void fl_attend_config_reset_counts(fl_attend_config *c) {
-    if (!c->listed) return;
-    memset(c->listed, 0, (size_t)c->n_layers * (size_t)c->n_heads * sizeof *c->listed);
+static int64_t heads_of(const fl_attend_config *c) {
+    return (int64_t)c->n_layers * c->n_heads;
+}
+
+/* Counters in the device's block: listed, visible, overflow, one behind the other. */
+static int64_t counter_bytes(const fl_attend_config *c) {
+    return (heads_of(c) + c->n_layers + 1) * (int64_t)sizeof(int64_t);
+}
+
+fl_err fl_attend_config_reset_counts(fl_attend_config *c) {
+    if (!c->listed) return FL_ERR_OK;
+    memset(c->listed, 0, (size_t)heads_of(c) * sizeof *c->listed);
     memset(c->visible, 0, (size_t)c->n_layers * sizeof *c->visible);
+    c->overflow = 0;
+    if (!c->device) return FL_ERR_OK;
+    FL_TRY(c->be->upload(c->be, c->attend.listed, c->listed, heads_of(c) * (int64_t)sizeof *c->listed));
+    FL_TRY(c->be->upload(c->be, c->attend.visible, c->visible, c->n_layers * (int64_t)sizeof *c->visible));
+    return c->be->upload(c->be, c->attend.overflow, &c->overflow, sizeof c->overflow);
+}
+
+fl_err fl_attend_config_place(fl_attend_config *c, fl_backend *be) {
+    int64_t n = heads_of(c), floats = n * (int64_t)sizeof(float);
+    if (!be->device || !c->listed) return FL_ERR_OK;
+    c->be = be;
+    c->device_bytes = counter_bytes(c) + 2 * floats + n;
+    FL_TRY(be->alloc(be, c->device_bytes, (void **)&c->device));
+    c->attend.listed = (int64_t *)(void *)c->device;
+    c->attend.visible = c->attend.listed + n;
+    c->attend.overflow = c->attend.visible + c->n_layers;
+    float *numbers = (float *)(void *)(c->device + counter_bytes(c));
+    FL_TRY(be->upload(be, numbers, c->log2_alpha, floats));
+    FL_TRY(be->upload(be, numbers + n, c->mean_bias, floats));
+    c->attend.log2_alpha = numbers;
+    c->attend.mean_bias = numbers + n;
+    if (!c->attend.dense) return be->wait(be);
+    FL_TRY(be->upload(be, numbers + 2 * n, c->attend.dense, n));
+    c->attend.dense = (const bool *)(numbers + 2 * n);
+    return be->wait(be);
+}
+
+fl_err fl_attend_config_collect(fl_attend_config *c) {
+    if (!c->device) return FL_ERR_OK;
+    FL_TRY(c->be->download(c->be, c->listed, c->attend.listed, heads_of(c) * (int64_t)sizeof *c->listed));
+    FL_TRY(c->be->download(c->be, c->visible, c->attend.visible, c->n_layers * (int64_t)sizeof *c->visible));
+    return c->be->download(c->be, &c->overflow, c->attend.overflow, sizeof c->overflow);
 }
 
 void fl_attend_config_shape(const fl_attend_config *c, fl_kv_shape *shape) {

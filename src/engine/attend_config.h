@@ -4,6 +4,7 @@
 
 #include "attn/calibration.h"
 #include "attn/policy.h"
+#include "backend/backend.h"
 #include "engine/rope_config.h"
 #include "kv/kv_pool.h"
 
@@ -22,6 +23,10 @@ typedef struct fl_attend_config {
     int64_t *visible; /* [layers] */
     int64_t overflow;
     int32_t n_layers, n_heads;
+    /* On a device: where its ops read and count; listed, visible and overflow are copied back by collect. */
+    fl_backend *be;
+    uint8_t *device;
+    int64_t device_bytes;
 } fl_attend_config;
 
 /* *config must stay where it is while `attend` is in use. The caller closes it in any case. */
@@ -29,11 +34,17 @@ fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings
                              fl_attend_config *config);
 void fl_attend_config_close(fl_attend_config *config);
 
+/* Moves what ops read to a device; nothing on host backends. The backend must outlive the config. */
+fl_err fl_attend_config_place(fl_attend_config *config, fl_backend *be);
+
+/* After a step: what lists held is known to the host. */
+fl_err fl_attend_config_collect(fl_attend_config *config);
+
 /* Share of visible blocks that lists held so far; 1 without lists. */
 double fl_attend_config_density(const fl_attend_config *config);
 
 /* Forgets what lists held, while no step runs. */
-void fl_attend_config_reset_counts(fl_attend_config *config);
+fl_err fl_attend_config_reset_counts(fl_attend_config *config);
 
 /* What the KV format takes from it: outlier dimensions, a plane of k_pe for each rotation. */
 void fl_attend_config_shape(const fl_attend_config *config, fl_kv_shape *shape);

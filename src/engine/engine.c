@@ -8,7 +8,7 @@
 #include "engine/rope_config.h"
 #include "model/fingerprint.h"
 
-enum { SPAN_MAX = 16384, CTX_MAX = 1 << 24 };
+enum { SPAN_MAX = 16384, DEVICE_SPAN_MAX = 1 << 20, DEVICE_SPAN_DEFAULT = 32768, CTX_MAX = 1 << 24 };
 
 const char *fl_version(void) {
     return FL_VERSION;
@@ -43,7 +43,10 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
     FL_TRY(fl_rope_extension_parse(s->rope, s->rope_factor, &extension));
     int64_t ctx = s->ctx_tokens > 0 ? s->ctx_tokens : fl_rope_positions(e->config, &extension);
     int64_t kv = s->kv_tokens > 0 ? s->kv_tokens : ctx;
-    int32_t span = s->span_tokens > 0 ? s->span_tokens : FL_SPAN_TOKENS_DEFAULT;
+    /* A device fills with more rows, and rebuilds the keys before a step once for all of them. */
+    int32_t span_default = e->be->device ? DEVICE_SPAN_DEFAULT : FL_SPAN_TOKENS_DEFAULT;
+    int32_t span_max = e->be->device ? DEVICE_SPAN_MAX : SPAN_MAX;
+    int32_t span = s->span_tokens > 0 ? s->span_tokens : span_default;
     if (s->ctx_tokens < 0 || ctx < 2 || ctx > CTX_MAX)
         return FL_FAIL(FL_ERR_INVALID, "ctx_tokens: expected 2..%d, found %lld", CTX_MAX,
                        (long long)s->ctx_tokens);
@@ -55,9 +58,9 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
     FL_TRY(fl_attend_config_open(e->config, s, ctx, &e->attending));
     FL_TRY(check_positions(e, s, ctx));
     int32_t tile = fl_tile_rows(e);
-    if (span % tile != 0 || span < tile || span > SPAN_MAX)
+    if (span % tile != 0 || span < tile || span > span_max)
         return FL_FAIL(FL_ERR_INVALID, "span_tokens: expected a multiple of %d in %d..%d, found %d", tile,
-                       tile, SPAN_MAX, span);
+                       tile, span_max, span);
     e->ctx_tokens = (int32_t)ctx;
     e->kv_pages = fl_pages_of(kv);
     e->span_tokens = fl_memory_plan_span(ctx, span);
@@ -107,7 +110,7 @@ static fl_err reserve(fl_engine *e) {
     e->logits_bytes = plan.logits_bytes;
     FL_TRY(e->be->alloc(e->be, e->kv_bytes, &e->kv_memory));
     FL_TRY(e->be->alloc(e->be, e->scratch_bytes, &e->scratch));
-    FL_TRY(e->be->alloc(e->be, e->logits_bytes, &e->logits_memory));
+    FL_TRY(fl_backend_alloc_host(e->be, e->logits_bytes, &e->logits_memory));
     fl_arena_init(&e->arena, e->scratch, e->scratch_bytes);
     FL_TRY(fl_kv_pool_open(&e->kv_shape, e->kv_pages, e->kv_memory, &e->pool));
     FL_TRY(fl_prefix_open(e->pool, &e->prefix));
@@ -146,18 +149,33 @@ static void tell_progress(void *context, int64_t done, int64_t total) {
     if (p->fn) p->fn(p->context, p->bytes * done / total, p->bytes);
 }
 
+/* A device and exact repetition are part of the backend's name. */
+static fl_err open_backend(fl_engine *e, const fl_settings *s) {
+    const char *kind = s->backend ? s->backend : "auto";
+    bool automatic = strcmp(kind, "auto") == 0, cuda = strcmp(kind, "cuda") == 0;
+    char name[64];
+    if (automatic && fl_backend_available("cuda")) cuda = true;
+    if (!cuda && s->device != 0)
+        return FL_FAIL(FL_ERR_INVALID, "device %d: backend %s has none", s->device, kind);
+    snprintf(name, sizeof name, "%s%s", cuda ? "cuda" : kind,
+             cuda && s->deterministic ? "-deterministic" : "");
+    if (s->device != 0) snprintf(name + strlen(name), sizeof name - strlen(name), ":%d", s->device);
+    return fl_backend_open(name, s->n_threads, &e->be);
+}
+
 static fl_err open_all(fl_engine *e, const fl_settings *s) {
     if (s->check_lock && fl_lock_exists(s->model_path))
         FL_TRY(fl_lock_check(s->model_path, &(fl_lock_calls){0}));
     FL_TRY(fl_checkpoint_open(s->model_path, &e->checkpoint));
     e->config = fl_checkpoint_config(e->checkpoint);
+    FL_TRY(open_backend(e, s));
     FL_TRY(read_sizes(e, s));
     FL_TRY(open_text(e, s->model_path));
-    FL_TRY(fl_backend_open(s->backend ? s->backend : "auto", s->n_threads, &e->be));
     FL_TRY(read_kv_dtype(e, s->kv_dtype));
     FL_TRY(fl_dry_run_open(e->config, e->be, &e->kv_shape, &e->attending.attend, &e->dry));
     load_progress progress = {s->progress, s->progress_context, fl_dry_run_weights_bytes(e->dry)};
     FL_TRY(fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights));
+    FL_TRY(fl_attend_config_place(&e->attending, e->be));
     FL_TRY(reserve(e));
     FL_TRY(fl_step_warm(e));
     return start_worker(e);
@@ -193,7 +211,8 @@ void fl_engine_close(fl_engine *e) {
     fl_dry_run_close(e->dry);
     if (e->kv_memory) e->be->free(e->be, e->kv_memory, e->kv_bytes);
     if (e->scratch) e->be->free(e->be, e->scratch, e->scratch_bytes);
-    if (e->logits_memory) e->be->free(e->be, e->logits_memory, e->logits_bytes);
+    if (e->logits_memory) fl_backend_free_host(e->be, e->logits_memory, e->logits_bytes);
+    fl_attend_config_close(&e->attending);
     fl_backend_close(e->be);
     fl_chat_close(e->chat);
     fl_tokenizer_close(e->tokenizer);
@@ -203,7 +222,6 @@ void fl_engine_close(fl_engine *e) {
     free(e->rope_table);
     free(e->far_q_table);
     free(e->far_k_table);
-    fl_attend_config_close(&e->attending);
     free(e->found_pages);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);

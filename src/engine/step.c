@@ -193,6 +193,7 @@ static fl_err forward(building *b) {
                           .on_layer = on_layer,
                           .on_layer_context = b};
     fl_err err = fl_forward(e->weights, &step, &e->arena);
+    if (err == FL_ERR_OK && b->document_rows > 0) err = fl_attend_config_collect(&e->attending);
     atomic_store(&e->scratch_peak_bytes, e->arena.peak_bytes);
     atomic_store(&e->density, fl_attend_config_density(&e->attending));
     atomic_store(&e->overflow, e->attending.overflow);

@@ -16,11 +16,16 @@ typedef struct call {
     const fl_path *path;
 } call;
 
+/* Room for keys and values of one call on backends that take more than a few thousand at once. */
+static const int64_t kv_bytes_max = (int64_t)8 << 30;
+
 typedef struct document {
     fl_attention *t;
     const fl_kv_rows *piece;
     int32_t end;      /* position behind the last row */
     int32_t n_blocks; /* whole blocks before `end` */
+    int32_t split;    /* keys of a call, at most: a multiple of FL_ATTN_SPLIT_TOKENS */
+    int32_t most;     /* keys of the largest call that rebuilds them */
     int32_t n_calls;  /* in all */
     int32_t n_done;   /* made so far, or counted so far while n_calls is 0 */
     bool counting;
@@ -50,7 +55,7 @@ static fl_err read_keys(const document *d, const call *c) {
 
 /* Keys and values of a call; what the call before it had is kept. */
 static fl_err load_keys(document *d, const call *c) {
-    bool again = d->loaded.kind == c->kind && d->loaded.first == c->first;
+    bool again = d->loaded.kind == c->kind && d->loaded.first == c->first && d->loaded.n_keys == c->n_keys;
     if (again && d->loaded.path == c->path) return FL_ERR_OK;
     FL_TRY(read_keys(d, c));
     d->loaded = *c;
@@ -88,7 +93,10 @@ static fl_err use_tokens(document *d, const call *c) {
 static fl_err make_call(document *d, const call *c) {
     fl_attention *t = d->t;
     d->n_done++;
-    if (d->counting) return FL_ERR_OK;
+    if (d->counting) {
+        if (c->kind != CALL_MEANS && c->n_keys > d->most) d->most = c->n_keys;
+        return FL_ERR_OK;
+    }
     d->args.q = fl_attention_at(t, c->path->q, (int64_t)d->piece->row * t->heads * (t->nope + t->rope));
     d->args.n_keys = c->n_keys;
     d->args.means = c->kind == CALL_MEANS;
@@ -109,21 +117,45 @@ static bool touches(const document *d, const fl_attn_view *v, int32_t first, int
     return v->segment > 0 && last / v->segment >= low / v->segment;
 }
 
-/* Keys [first, first + n * step) by every path on which a row sees one of them; the very first call in any case. */
-static fl_err call_paths(document *d, call_kind kind, int32_t first, int32_t n, int32_t step) {
+static fl_attn_view view_of(const document *d, const fl_path *path, call_kind kind) {
+    fl_attn_view view = fl_path_view(path, d->t->attend->view);
+    view.far = kind == CALL_ANCHORS;
+    return view;
+}
+
+/* Anchors `i` .. by every path on which a row sees one of them; the very first call in any case. */
+static fl_err call_anchors(document *d, int32_t i, int32_t n) {
     const fl_attention *t = d->t;
+    int32_t step = t->attend->anchor_step;
     for (int32_t p = 0; p < t->n_paths; p++) {
-        fl_attn_view view = fl_path_view(&t->paths[p], t->attend->view);
-        view.far = kind == CALL_ANCHORS;
-        if (d->n_done > 0 && !touches(d, &view, first, (n - 1) * step + 1)) continue;
-        const call c = {.kind = kind, .first = first, .n_keys = n, .path = &t->paths[p]};
+        fl_attn_view view = view_of(d, &t->paths[p], CALL_ANCHORS);
+        if (d->n_done > 0 && !touches(d, &view, i * step, (n - 1) * step + 1)) continue;
+        const call c = {.kind = CALL_ANCHORS, .first = i * step, .n_keys = n, .path = &t->paths[p]};
         FL_TRY(make_call(d, &c));
     }
     return FL_ERR_OK;
 }
 
-static int32_t split_of(int32_t left) {
-    return left < FL_ATTN_SPLIT_TOKENS ? left : FL_ATTN_SPLIT_TOKENS;
+/* Keys [first, end) by one path, without the stretches of FL_ATTN_SPLIT_TOKENS that no row sees; the very first call in
+ * any case. */
+static fl_err call_keys(document *d, const fl_path *path, int32_t first, int32_t end) {
+    fl_attn_view view = view_of(d, path, CALL_SPLIT);
+    int32_t begin = first;
+    for (int32_t i = first; i < end;) {
+        int32_t n = end - i < FL_ATTN_SPLIT_TOKENS ? end - i : FL_ATTN_SPLIT_TOKENS;
+        bool seen = (d->n_done == 0 && i == 0) || touches(d, &view, i, n);
+        if (seen) i += n;
+        if (i > begin && (!seen || i == end)) {
+            const call c = {.kind = CALL_SPLIT, .first = begin, .n_keys = i - begin, .path = path};
+            FL_TRY(make_call(d, &c));
+        }
+        if (!seen) begin = i += n;
+    }
+    return FL_ERR_OK;
+}
+
+static int32_t split_of(const document *d, int32_t left) {
+    return left < d->split ? left : d->split;
 }
 
 static fl_err call_all(document *d, bool counting) {
@@ -131,13 +163,13 @@ static fl_err call_all(document *d, bool counting) {
     int32_t step = t->attend->anchor_step, n_anchors = step > 0 ? (d->end + step - 1) / step : 0;
     d->counting = counting;
     d->n_done = 0;
-    for (int32_t i = 0; i < n_anchors; i += FL_ATTN_SPLIT_TOKENS)
-        FL_TRY(call_paths(d, CALL_ANCHORS, i * step, split_of(n_anchors - i), step));
-    for (int32_t i = 0; i < d->end; i += FL_ATTN_SPLIT_TOKENS)
-        FL_TRY(call_paths(d, CALL_SPLIT, i, split_of(d->end - i), 1));
-    for (int32_t i = 0; i < d->n_blocks && !t->attend->drop_means; i += FL_ATTN_SPLIT_TOKENS) {
+    for (int32_t i = 0; i < n_anchors; i += d->split) FL_TRY(call_anchors(d, i, split_of(d, n_anchors - i)));
+    for (int32_t i = 0; i < d->end; i += d->split)
+        for (int32_t p = 0; p < t->n_paths; p++)
+            FL_TRY(call_keys(d, &t->paths[p], i, i + split_of(d, d->end - i)));
+    for (int32_t i = 0; i < d->n_blocks && !t->attend->drop_means; i += d->split) {
         /* Means are far by nature: the last path. */
-        const call c = {CALL_MEANS, i, split_of(d->n_blocks - i), &t->paths[t->n_paths - 1]};
+        const call c = {CALL_MEANS, i, split_of(d, d->n_blocks - i), &t->paths[t->n_paths - 1]};
         FL_TRY(make_call(d, &c));
     }
     if (counting) d->n_calls = d->n_done;
@@ -230,27 +262,40 @@ static fl_err make_lists(document *d) {
     return FL_ERR_OK;
 }
 
+/* Calls of the whole backend's size, but no more keys than memory was meant for. */
+static int32_t split_tokens(const fl_attention *t) {
+    int64_t key_bytes = (int64_t)t->layer->kv_b.n * t->act_bytes, most = t->w->be->split_tokens;
+    int64_t fit = kv_bytes_max / key_bytes / FL_ATTN_SPLIT_TOKENS * FL_ATTN_SPLIT_TOKENS;
+    if (fit < FL_ATTN_SPLIT_TOKENS) fit = FL_ATTN_SPLIT_TOKENS;
+    return (int32_t)(fit < most ? fit : most);
+}
+
+static fl_err take_memory(document *d) {
+    fl_attention *t = d->t;
+    d->args.n_keys = d->most;
+    FL_TRY(fl_attention_take(t, (int64_t)d->most * t->latent, &d->latent));
+    FL_TRY(fl_attention_take(t, (int64_t)d->most * t->rope, &d->k_pe));
+    FL_TRY(fl_attention_take(t, (int64_t)d->most * t->layer->kv_b.n, &d->kv));
+    FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_state_bytes(d->args.rows, d->args.n_heads, d->args.v_dim),
+                         1, &d->args.state));
+    if (t->w->be->device) return FL_ERR_OK; /* its kernel reads keys where they are */
+    return fl_arena_take(t->arena, fl_attn_prefill_scratch_bytes(&d->args), 1, &d->args.scratch);
+}
+
 fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, void *out, float *lse) {
     int64_t mark = fl_arena_mark(t->arena);
-    document d = {.t = t, .piece = piece, .end = piece->pos + piece->n_rows};
-    int32_t most = split_of(d.end);
+    document d = {.t = t, .piece = piece, .end = piece->pos + piece->n_rows, .split = split_tokens(t)};
     d.args = (fl_attn_prefill_args){.rows = piece->n_rows,
                                     .pos = piece->pos,
                                     .n_heads = t->heads,
                                     .nope_dim = t->nope,
                                     .rope_dim = t->rope,
                                     .v_dim = t->v,
-                                    .n_keys = most,
                                     .out = out,
                                     .lse = lse};
     if (t->attend->blocks) FL_TRY(make_lists(&d));
-    FL_TRY(fl_attention_take(t, (int64_t)most * t->latent, &d.latent));
-    FL_TRY(fl_attention_take(t, (int64_t)most * t->rope, &d.k_pe));
-    FL_TRY(fl_attention_take(t, (int64_t)most * t->layer->kv_b.n, &d.kv));
-    FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_state_bytes(d.args.rows, d.args.n_heads, d.args.v_dim), 1,
-                         &d.args.state));
-    FL_TRY(fl_arena_take(t->arena, fl_attn_prefill_scratch_bytes(&d.args), 1, &d.args.scratch));
     FL_TRY(call_all(&d, true));
+    FL_TRY(take_memory(&d));
     FL_TRY(call_all(&d, false));
     fl_arena_reset(t->arena, mark);
     return FL_ERR_OK;

@@ -1,6 +1,9 @@
 /* The feed-forward half of a layer: a dense SwiGLU MLP, or routed experts plus the shared one. */
 #include "model/forward.h"
 
+/* Rows at a time: a prompt that goes through a layer whole has eight experts' rows for each of its own. */
+enum { ROWS_MAX = 65536 };
+
 static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, const fl_activations *act,
                       fl_arena *arena) {
     void *inner;
@@ -126,5 +129,14 @@ static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, 
 
 fl_err fl_feedforward_run(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
                           fl_arena *arena) {
-    return layer->moe ? run_moe(w, layer, rows, act, arena) : run_mlp(w, &layer->dense, rows, act, arena);
+    int64_t hidden = w->config.hidden, act_bytes = (int64_t)fl_dtype_bytes(w->be->act_dtype);
+    for (int32_t i = 0; i < rows; i += ROWS_MAX) {
+        const fl_activations part = {.delta = act->delta + i * hidden,
+                                     .normed = (uint8_t *)act->normed + i * hidden * act_bytes};
+        int32_t n = rows - i < ROWS_MAX ? rows - i : ROWS_MAX;
+        int64_t mark = fl_arena_mark(arena);
+        FL_TRY(layer->moe ? run_moe(w, layer, n, &part, arena) : run_mlp(w, &layer->dense, n, &part, arena));
+        fl_arena_reset(arena, mark);
+    }
+    return FL_ERR_OK;
 }

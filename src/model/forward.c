@@ -1,6 +1,8 @@
 /* The layers in order. The residual sum of each half layer is taken by the next norm, so x is read and written once. */
 #include "model/forward.h"
 
+#include "model/stage.h"
+
 fl_err fl_dense_run(fl_backend *be, const fl_dense_args *a) {
     const fl_matmul_args args = {.x = a->x,
                                  .x_stride = a->w->k,
@@ -39,6 +41,8 @@ static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, con
     FL_TRY(norm(w, layer->ffn_norm, act->delta, step->rows, act->x, act->normed));
     FL_TRY(fl_feedforward_run(w, layer, step->rows, act, arena));
     fl_arena_reset(arena, mark);
+    /* Progress is what is done, not what is issued; decode steps need not know. */
+    if (step->on_layer && step->n_document > 0 && w->be->wait) FL_TRY(w->be->wait(w->be));
     if (step->on_layer && !step->on_layer(step->on_layer_context, i + 1))
         return FL_FAIL(FL_ERR_CANCELLED, "cancelled after layer %d of %d", i + 1, w->config.layers);
     return FL_ERR_OK;
@@ -80,7 +84,10 @@ static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena)
 
 fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *arena) {
     int64_t mark = fl_arena_mark(arena);
-    fl_err err = run_all(weights, step, arena);
+    fl_stage stage;
+    fl_err err = fl_stage_open(weights->be, step, &weights->config, arena, &stage);
+    if (err == FL_ERR_OK) err = run_all(weights, &stage.step, arena);
+    if (err == FL_ERR_OK) err = fl_stage_close(weights->be, step, &weights->config, &stage);
     fl_arena_reset(arena, mark);
     return err;
 }

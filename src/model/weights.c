@@ -70,19 +70,36 @@ static float element(const fl_tensor *t, int64_t i) {
     return t->dtype == FL_DTYPE_BF16 ? fl_f32_of_bf16(half) : fl_f32_of_f16(half);
 }
 
-/* A small array (norm, router, bias), widened to f32. */
-static fl_err floats(loader *l, const char *prefix, const char *name, int64_t n, const float **out) {
-    float *values;
-    FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &values));
-    *out = values;
-    if (!l->checkpoint) return FL_ERR_OK;
+/* A small array (norm, router, bias), widened to f32 in memory of the host; the caller frees *out. */
+static fl_err read_floats(const loader *l, const char *prefix, const char *name, int64_t n, float **out) {
     fl_tensor t;
     FL_TRY(fl_checkpoint_find(l->checkpoint, &t, "%s%s", prefix, name));
     if (t.dtype == FL_DTYPE_F8_E4M3)
         return FL_FAIL(FL_ERR_DATA, "%s: tensor %s: expected F32, BF16 or F16, found F8_E4M3", t.file,
                        t.name);
+    float *values = malloc((size_t)n * sizeof *values);
+    if (!values) return FL_FAIL(FL_ERR_NOMEM, "tensor %s", t.name);
     for (int64_t i = 0; i < n; i++) values[i] = element(&t, i);
+    *out = values;
     return FL_ERR_OK;
+}
+
+/* Host bytes to where the backend's ops read them. */
+static fl_err put(const loader *l, void *to, const void *from, int64_t bytes) {
+    if (l->be->device) return l->be->upload(l->be, to, from, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return FL_ERR_OK;
+}
+
+static fl_err floats(loader *l, const char *prefix, const char *name, int64_t n, const float **out) {
+    float *values, *read = NULL;
+    FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &values));
+    *out = values;
+    if (!l->checkpoint) return FL_ERR_OK;
+    FL_TRY(read_floats(l, prefix, name, n, &read));
+    fl_err err = put(l, values, read, n * (int64_t)sizeof *values);
+    free(read);
+    return err;
 }
 
 static fl_err load_ffn(loader *l, const char *prefix, int32_t inter, fl_weight *gate_up, fl_weight *down) {
@@ -118,22 +135,13 @@ static fl_err load_moe(loader *l, const char *prefix, fl_layer *layer) {
     return FL_ERR_OK;
 }
 
-/* kv_b as prefill takes it, and its halves a head for the absorbed path. */
-static fl_err load_kv_b(loader *l, const char *prefix, fl_layer *layer) {
+/* kv_b as prefill takes it, and its halves a head for the absorbed path. `gamma` is the host's. */
+static fl_err pack_kv_b(loader *l, const char *prefix, const float *gamma, fl_layer *layer) {
     const fl_config *c = l->config;
     const fl_weight_layout *layout = &l->be->layout;
     int32_t nope = c->qk_nope_head_dim, v = c->v_head_dim, latent = c->kv_lora_rank;
-    if (nope % layout->n_block != 0 || v % layout->n_block != 0)
-        return FL_FAIL(FL_ERR_UNSUPPORTED,
-                       "backend %s needs qk_nope_head_dim %d and v_head_dim %d to be multiples of %d",
-                       l->be->name, nope, v, layout->n_block);
-    const float *gamma;
-    FL_TRY(floats(l, prefix, "kv_a_layernorm.weight", latent, &gamma));
     const part whole = {.rows = c->heads * (nope + v), .cols = latent, .col_scale = gamma};
     FL_TRY(matrix(l, prefix, "kv_b_proj", &whole, &layer->kv_b));
-    layer->absorb = calloc((size_t)c->heads, sizeof(fl_weight));
-    layer->unabsorb = calloc((size_t)c->heads, sizeof(fl_weight));
-    if (!layer->absorb || !layer->unabsorb) return FL_FAIL(FL_ERR_NOMEM, "%d heads", c->heads);
     for (int32_t h = 0; h < c->heads; h++) {
         int32_t row = h * (nope + v);
         const part keys = {.row0 = row, .rows = nope, .cols = latent, .col_scale = gamma, .transpose = true};
@@ -143,6 +151,23 @@ static fl_err load_kv_b(loader *l, const char *prefix, fl_layer *layer) {
         layer->unabsorb[h] = (fl_weight){.data = (uint8_t *)layer->kv_b.data + at, .n = v, .k = latent};
     }
     return FL_ERR_OK;
+}
+
+static fl_err load_kv_b(loader *l, const char *prefix, fl_layer *layer) {
+    const fl_config *c = l->config;
+    int32_t block = l->be->layout.n_block;
+    float *gamma = NULL;
+    if (c->qk_nope_head_dim % block != 0 || c->v_head_dim % block != 0)
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "backend %s needs qk_nope_head_dim %d and v_head_dim %d to be multiples of %d",
+                       l->be->name, c->qk_nope_head_dim, c->v_head_dim, block);
+    layer->absorb = calloc((size_t)c->heads, sizeof(fl_weight));
+    layer->unabsorb = calloc((size_t)c->heads, sizeof(fl_weight));
+    if (!layer->absorb || !layer->unabsorb) return FL_FAIL(FL_ERR_NOMEM, "%d heads", c->heads);
+    if (l->checkpoint) FL_TRY(read_floats(l, prefix, "kv_a_layernorm.weight", c->kv_lora_rank, &gamma));
+    fl_err err = pack_kv_b(l, prefix, gamma, layer);
+    free(gamma);
+    return err;
 }
 
 static fl_err load_attention(loader *l, const char *prefix, fl_layer *layer) {
@@ -177,6 +202,21 @@ static fl_err load_layer(loader *l, int32_t i, fl_layer *layer) {
     return load_ffn(l, name, c->intermediate, &layer->dense.gate_up, &layer->dense.down);
 }
 
+/* The embedding table stays where it is mapped, or is copied to the device as it is. */
+static fl_err load_embed(loader *l, fl_weights *w) {
+    const fl_config *c = l->config;
+    int64_t n = (int64_t)c->vocab_size * c->hidden;
+    fl_tensor table;
+    void *memory = NULL;
+    /* Its format is known to a checkpoint only: room for the widest. */
+    if (l->be->device) FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &memory));
+    if (!l->checkpoint) return FL_ERR_OK;
+    FL_TRY(fl_checkpoint_find(l->checkpoint, &table, "model.embed_tokens.weight"));
+    w->embed_dtype = table.dtype;
+    w->embed = l->be->device ? memory : table.data;
+    return l->be->device ? put(l, memory, table.data, n * (int64_t)fl_dtype_bytes(table.dtype)) : FL_ERR_OK;
+}
+
 static void free_layers(fl_weights *w) {
     for (int32_t i = 0; w->layers && i < w->config.layers; i++) {
         free(w->layers[i].absorb);
@@ -194,6 +234,7 @@ static fl_err walk(loader *l, fl_weights *w, fl_weights_progress_fn *progress, v
     if (!w->layers) return FL_FAIL(FL_ERR_NOMEM, "%d layers", c->layers);
     FL_TRY(floats(l, "", "model.norm.weight", c->hidden, &w->final_norm));
     FL_TRY(matrix(l, "", "lm_head", &(part){.rows = c->vocab_size, .cols = c->hidden}, &w->head));
+    FL_TRY(load_embed(l, w));
     for (int32_t i = 0; i < c->layers; i++) {
         FL_TRY(load_layer(l, i, &w->layers[i]));
         if (progress) progress(context, i + 1, c->layers);
@@ -218,7 +259,6 @@ fl_err fl_weights_load(fl_backend *be, const fl_checkpoint *checkpoint, fl_weigh
                        void *progress_context, fl_weights **out) {
     const fl_config *config = fl_checkpoint_config(checkpoint);
     fl_weights *w = NULL;
-    fl_tensor table;
     fl_err err = fl_weights_shape(be, config, &w);
     if (err != FL_ERR_OK) return err;
     loader l = {.be = be, .config = config, .checkpoint = checkpoint};
@@ -226,9 +266,7 @@ fl_err fl_weights_load(fl_backend *be, const fl_checkpoint *checkpoint, fl_weigh
     FL_TRY_GOTO(be->alloc(be, w->memory_bytes, &w->memory));
     fl_arena_init(&l.arena, w->memory, w->memory_bytes);
     FL_TRY_GOTO(walk(&l, w, progress, progress_context));
-    FL_TRY_GOTO(fl_checkpoint_find(checkpoint, &table, "model.embed_tokens.weight"));
-    w->embed = table.data;
-    w->embed_dtype = table.dtype;
+    if (be->wait) FL_TRY_GOTO(be->wait(be));
     *out = w;
     return FL_ERR_OK;
 fail:

@@ -32,7 +32,7 @@ typedef struct fl_layer {
 typedef struct fl_weights {
     fl_backend *be;
     fl_config config;
-    const void *embed; /* [vocab][hidden], mapped; NULL when only shapes are set */
+    const void *embed; /* [vocab][hidden], mapped or on the device; NULL when only shapes are set */
     fl_dtype embed_dtype;
     fl_layer *layers;
     const float *final_norm;

@@ -98,8 +98,8 @@ double oc_normal(oc_run *run) {
 void *oc_memory(oc_run *run, int64_t bytes) {
     oc_private *p = run->private;
     int64_t start = p->memory_used, end = start + fl_align_up(bytes, 64);
-    if (bytes < 0 || bytes > oc_memory_bytes || end > oc_memory_bytes) {
-        oc_fail(run, "the case needs more than %lld bytes", (long long)oc_memory_bytes);
+    if (bytes < 0 || bytes > p->memory_bytes || end > p->memory_bytes) {
+        oc_fail(run, "the case needs more than %lld bytes", (long long)p->memory_bytes);
         longjmp(p->out_of_memory, 1);
     }
     p->memory_used = end;
@@ -110,7 +110,7 @@ void *oc_memory(oc_run *run, int64_t bytes) {
 void *oc_memory_fenced(oc_run *run, int64_t bytes) {
     oc_private *p = run->private;
     int64_t used = fl_align_up(bytes, 64);
-    if (p->n_fences == OC_FENCES_MAX) return oc_memory(run, bytes);
+    if (p->n_fences == OC_FENCES_MAX || p->device) return oc_memory(run, bytes);
     /* room to move the end to a page's end, and the page behind it */
     uint8_t *start = oc_memory(run, used + 2 * OC_PAGE_BYTES);
     int64_t end = fl_align_up(start + used - p->memory, OC_PAGE_BYTES);

@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 
+#include "backend/timed.h"
 #include "opcheck/opcheck_case.h"
 
 enum {
@@ -22,7 +23,9 @@ typedef struct oc_private {
     int32_t faults; /* of the current case */
     uint64_t random;
     uint8_t *memory; /* one arena, reset by every case */
-    int64_t memory_used;
+    int64_t memory_bytes, memory_used;
+    bool device; /* the backend under test is one */
+    fl_timed waiting[2];
     jmp_buf out_of_memory;
     uint8_t *fences[OC_FENCES_MAX]; /* pages of the current case that may not be touched */
     int32_t n_fences;
@@ -32,7 +35,8 @@ typedef struct oc_private {
     fl_cost timed_cost;
 } oc_private;
 
-static const int64_t oc_memory_bytes = (int64_t)8 << 30; /* address space */
+static const int64_t oc_memory_bytes = (int64_t)8 << 30;        /* address space */
+static const int64_t oc_device_memory_bytes = (int64_t)1 << 30; /* pinned */
 
 void oc_case_end(oc_run *run);
 

@@ -3,6 +3,7 @@
 #define FL_BACKEND_CUDA_CUDA_OPEN_H
 
 #include "backend/backend.h"
+#include "backend/roof.h"
 
 typedef struct fl_cuda_options {
     const char *name; /* of the backend; static */
@@ -19,5 +20,8 @@ bool fl_cuda_available(int32_t device);
 
 /* What plans on machines without a device need: activations, weights, limits of the CUDA backend. */
 void fl_cuda_formats(fl_backend *be);
+
+/* fl_roof_measure of a CUDA backend. */
+fl_err fl_cuda_roof(fl_backend *be, fl_roof *out);
 
 #endif

@@ -54,7 +54,7 @@ bool fl_attn_prefill_sees(const fl_attn_prefill_args *a, int32_t r, int32_t h, i
 /* ---- limits ---- */
 
 static fl_err validate_keys(const char *op, const fl_attn_prefill_args *a) {
-    FL_TRY(fl_need_range(op, "n_keys", a->n_keys, 1, FL_ATTN_SPLIT_TOKENS));
+    FL_TRY(fl_need_range(op, "n_keys", a->n_keys, 1, FL_ATTN_LIST_TOKENS_MAX));
     FL_TRY(fl_need_range(op, "key_step", a->key_step, 0, INT32_MAX / a->n_keys));
     FL_TRY(fl_need_range(op, "key_pos", a->key_pos, 0, INT32_MAX - a->n_keys * step_of(a)));
     if (step_of(a) == 1) FL_TRY(fl_need_multiple(op, "key_pos", a->key_pos, FL_ATTN_TILE_TOKENS));
@@ -90,6 +90,10 @@ fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a) {
     FL_TRY(validate_keys(op, a));
     FL_TRY(fl_attn_view_validate(op, &a->view));
     return validate_list(op, a);
+}
+
+fl_err fl_attn_prefill_need_split(const fl_attn_prefill_args *a) {
+    return fl_need_range("attn_prefill", "n_keys", a->n_keys, 1, FL_ATTN_SPLIT_TOKENS);
 }
 
 /* ---- cost ---- */

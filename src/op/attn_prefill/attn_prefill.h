@@ -46,7 +46,7 @@ typedef struct fl_attn_prefill_args {
         key_pos; /* position of key 0; with key_step 1 a multiple of FL_ATTN_TILE_TOKENS; 0 when `first` */
     int32_t key_step; /* positions from one key to the next; 0 counts as 1; of means a multiple of
                          FL_KV_PAGE_TOKENS that divides key_pos */
-    int32_t n_keys;   /* 1..FL_ATTN_SPLIT_TOKENS; rows that lie before a key do not see it */
+    int32_t n_keys;   /* at most the backend's split_tokens; rows that lie before a key do not see it */
     fl_attn_view view;
     const fl_attn_list *list; /* NULL = none; tile i holds rows [i * FL_ATTN_LIST_ROWS, ...) */
     bool means;               /* with a list: keys are means of blocks that are not listed */
@@ -64,6 +64,9 @@ int64_t fl_attn_prefill_scratch_bytes(const fl_attn_prefill_args *a);
 
 fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a);
 fl_cost fl_attn_prefill_cost(const fl_attn_prefill_args *a);
+
+/* Host backends take FL_ATTN_SPLIT_TOKENS keys a call. */
+fl_err fl_attn_prefill_need_split(const fl_attn_prefill_args *a);
 
 /* Whether row r sees key i in head h by the rules above: the definition, for the reference and for tests. */
 bool fl_attn_prefill_sees(const fl_attn_prefill_args *a, int32_t r, int32_t h, int32_t i);

@@ -265,6 +265,7 @@ static void attend_rows(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_attn_prefill_avx2(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(fl_attn_prefill_validate(a));
+    FL_TRY(fl_attn_prefill_need_split(a));
     job j = {.a = a, .qk_dim = a->nope_dim + a->rope_dim, .v_pad = fl_span_tasks(a->v_dim, GROUP) * GROUP};
     if (j.qk_dim > DIM_MAX || j.v_pad > DIM_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill: heads of %d + %d / %d, at most %d / %d on avx2",

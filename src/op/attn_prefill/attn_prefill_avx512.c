@@ -442,6 +442,7 @@ static fl_err need_shape(const fl_attn_prefill_args *a) {
 
 fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(fl_attn_prefill_validate(a));
+    FL_TRY(fl_attn_prefill_need_split(a));
     FL_TRY(need_shape(a));
     job j = {.args = a, .qk_pairs = (a->nope_dim + a->rope_dim) / 2, .v_dim = a->v_dim};
     j.key_tiles = (a->n_keys + KEYS - 1) / KEYS;

@@ -267,8 +267,8 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, attn_prefill, good, v_dim, 1025, "attn_prefill: v_dim");
     OC_ACCEPTED_WITH(run, attn_prefill, good, n_keys, 1);
     OC_REFUSED_WITH(run, attn_prefill, good, n_keys, 0, "attn_prefill: n_keys");
-    OC_ACCEPTED_WITH(run, attn_prefill, good, n_keys, 4096);
-    OC_REFUSED_WITH(run, attn_prefill, good, n_keys, 4097, "attn_prefill: n_keys");
+    OC_ACCEPTED_WITH(run, attn_prefill, good, n_keys, FL_ATTN_LIST_TOKENS_MAX);
+    OC_REFUSED_WITH(run, attn_prefill, good, n_keys, FL_ATTN_LIST_TOKENS_MAX + 1, "attn_prefill: n_keys");
     OC_REFUSED_WITH(run, attn_prefill, good, key_pos, 4096, "key_pos of the first call");
     good.first = false;
     OC_ACCEPTED_WITH(run, attn_prefill, good, key_pos, 4096);

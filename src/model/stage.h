@@ -1,0 +1,22 @@
+/* What the host made of a step, where the ops of a device can read it. */
+#ifndef FL_MODEL_STAGE_H
+#define FL_MODEL_STAGE_H
+
+#include "model/forward.h"
+
+enum { FL_STEP_SEQS_MAX = 256 };
+
+typedef struct fl_stage {
+    fl_step step; /* what the layers run */
+    fl_kv_rows seqs[FL_STEP_SEQS_MAX];
+} fl_stage;
+
+/* Copies ids, rotation tables and page tables into memory of the arena and takes room for the logits there; on host
+ * backends stage->step is *step. On the counting backend nothing is copied, but the room is counted. */
+fl_err fl_stage_open(fl_backend *be, const fl_step *step, const fl_config *config, fl_arena *arena,
+                     fl_stage *stage);
+
+/* Brings the logits back and waits for the step; its first fault. */
+fl_err fl_stage_close(fl_backend *be, const fl_step *step, const fl_config *config, const fl_stage *stage);
+
+#endif
