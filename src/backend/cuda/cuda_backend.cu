@@ -93,6 +93,7 @@ static fl_err cuda_download(fl_backend *be, void *to, const void *from, int64_t 
 
 static void cuda_close(fl_backend *be) {
     fl_cuda *cuda = fl_cuda_of(be);
+    fl_blas_plans_close(cuda->plans);
     if (cuda->blas) cublasLtDestroy(cuda->blas);
     cudaFree(cuda->workspace);
     cudaFree(cuda->fault);
@@ -129,6 +130,7 @@ static fl_err open_parts(fl_cuda *cuda, int32_t n_threads) {
     FL_CUDA_TRY(
         cudaDeviceGetAttribute(&cuda->n_multiprocessors, cudaDevAttrMultiProcessorCount, cuda->device));
     FL_CUDA_BLAS_TRY(cublasLtCreate(&cuda->blas));
+    FL_TRY(fl_blas_plans_open(&cuda->plans));
     cuda->workspace_bytes = WORKSPACE_BYTES;
     FL_TRY(cuda_alloc(&cuda->base, cuda->workspace_bytes, &cuda->workspace));
     FL_TRY(cuda_alloc(&cuda->base, sizeof *cuda->fault, (void **)&cuda->fault));

@@ -25,6 +25,9 @@ typedef enum fl_cuda_fault {
     FL_CUDA_N_FAULTS
 } fl_cuda_fault;
 
+/* What cuBLASLt chose for the shapes it was asked for; of matmul_blas.cu. */
+typedef struct fl_blas_plans fl_blas_plans;
+
 typedef struct fl_cuda {
     fl_backend base; /* first: a fl_backend * is cast back */
     int32_t device;
@@ -33,6 +36,7 @@ typedef struct fl_cuda {
     void
         *workspace; /* of cuBLASLt, and short-lived partial results of an op: nothing survives the op in it */
     int64_t workspace_bytes;
+    fl_blas_plans *plans;
     int32_t *fault; /* device: fl_cuda_fault, the first since the last wait; kernels set it with atomicCAS */
     int32_t n_multiprocessors;
     bool deterministic; /* a row's bits may not depend on the rows beside it: no library products */
@@ -45,6 +49,9 @@ static inline fl_cuda *fl_cuda_of(fl_backend *be) {
 /* FL_ERR_OK, or an error that names what was tried and CUDA's own words. */
 fl_err fl_cuda_check(cudaError_t error, const char *what);
 fl_err fl_cuda_check_blas(cublasStatus_t status, const char *what);
+
+fl_err fl_blas_plans_open(fl_blas_plans **out);
+void fl_blas_plans_close(fl_blas_plans *plans);
 
 #define FL_CUDA_TRY(call)      FL_TRY(fl_cuda_check((call), #call))
 #define FL_CUDA_BLAS_TRY(call) FL_TRY(fl_cuda_check_blas((call), #call))

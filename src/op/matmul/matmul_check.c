@@ -49,6 +49,13 @@ static const shape shapes[] = {
     {OC_CHECK, 200, 256, 64, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_CHECK, 2, 1088, 64, 0, FL_MATMUL_F32, OC_NORMAL, 0},
     {OC_CHECK, 40, 1100, 32, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 130, 136, 1096, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* aligned, many steps of k with a rest */
+    {OC_CHECK, 20, 200, 672, 0, FL_MATMUL_ACT, OC_SPIKE, 8},
+    {OC_CHECK, 131, 272, 712, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 300, 160, 328, 5, FL_MATMUL_SWIGLU, OC_NORMAL, 8},
+    {OC_CHECK, 6, 72, 640, 3, FL_MATMUL_F32, OC_LARGE, 0},
+    {OC_SLOW, 1000, 2200, 96, 0, FL_MATMUL_ACT, OC_NORMAL, 0}, /* many tiles */
+    {OC_SLOW, 700, 1664, 160, 6, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
 };
 
 typedef struct fixture {

@@ -15,6 +15,15 @@ static int32_t run_end(const fl_weight *w, int32_t begin, int32_t n_groups, int6
     return end;
 }
 
+static fl_err run_groups(fl_cuda *cuda, const fl_product *p) {
+    if (fl_product_blas_takes(cuda, p)) {
+        bool done = false;
+        FL_TRY(fl_product_blas(cuda, p, &done));
+        if (done) return FL_ERR_OK;
+    }
+    return fl_product_wgmma_takes(p) ? fl_product_wgmma(cuda, p) : fl_product_plain(cuda, p);
+}
+
 fl_err fl_product_run(fl_cuda *cuda, const fl_product *all, const fl_weight *w) {
     for (int32_t begin = 0, end; begin < all->n_groups; begin = end) {
         fl_product p = *all;
@@ -32,7 +41,7 @@ fl_err fl_product_run(fl_cuda *cuda, const fl_product *all, const fl_weight *w) 
             int64_t y_bytes = p.out == FL_MATMUL_F32 ? sizeof(float) : sizeof(fl_bf16);
             p.y = (uint8_t *)p.y + begin * p.y_group_stride * y_bytes;
         }
-        FL_TRY(fl_product_wgmma_takes(&p) ? fl_product_wgmma(cuda, &p) : fl_product_plain(cuda, &p));
+        FL_TRY(run_groups(cuda, &p));
     }
     return FL_ERR_OK;
 }

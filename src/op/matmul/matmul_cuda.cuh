@@ -1,7 +1,9 @@
 /* What matmul and matmul_head share on CUDA: one description of a product, and the kernels that take it.
  *   matmul_wgmma.cu  tensor cores; k and the strides of x in multiples of 8, bases 16-byte aligned
  *   matmul_plain.cu  any shape, slowly
- * Which one runs depends on k, strides and alignment alone, never on rows, so a row's bits do not depend on its batch. */
+ *   matmul_blas.cu   cuBLASLt, for large dense products where bits may depend on the batch
+ * Which of the first two runs depends on k, strides and alignment alone, never on rows, so a row's bits do not depend
+ * on its batch. */
 #ifndef FL_OP_MATMUL_MATMUL_CUDA_CUH
 #define FL_OP_MATMUL_MATMUL_CUDA_CUH
 
@@ -28,6 +30,10 @@ enum { FL_PRODUCT_GROUPS_MAX = 1024 };
 bool fl_product_wgmma_takes(const fl_product *p);
 fl_err fl_product_wgmma(fl_cuda *cuda, const fl_product *p);
 fl_err fl_product_plain(fl_cuda *cuda, const fl_product *p);
+
+/* `done` false, and nothing launched: the library has no kernel for this. */
+bool fl_product_blas_takes(const fl_cuda *cuda, const fl_product *p);
+fl_err fl_product_blas(fl_cuda *cuda, const fl_product *p, bool *done);
 
 /* The product with the weights w[0 .. p->n_groups - 1]: a launch for each run of groups whose matrices lie at one
  * distance, which is one launch for any model's. Sets w, w_group_stride, n, k, all_groups and fault itself. */

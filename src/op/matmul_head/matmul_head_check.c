@@ -9,16 +9,20 @@ typedef struct shape {
     int32_t rows, heads, n, k;
     bool heads_outer; /* [heads][rows][width] instead of [rows][heads][width] */
     oc_fill fill;
+    int32_t gap; /* between lines */
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 1, 1, false, OC_NORMAL},       {OC_CHECK, 1, 8, 128, 64, false, OC_NORMAL},
-    {OC_CHECK, 3, 8, 64, 128, false, OC_NORMAL},    {OC_CHECK, 5, 2, 512, 128, false, OC_SPIKE},
-    {OC_CHECK, 2, 2, 128, 512, true, OC_NORMAL},    {OC_CHECK, 65, 3, 40, 24, true, OC_LARGE},
-    {OC_CHECK, 17, 4, 33, 70, false, OC_TINY},      {OC_CHECK, 4, 2, 64, 32, true, OC_ZERO},
-    {OC_CHECK, 65, 3, 64, 32, true, OC_LARGE},      {OC_CHECK, 130, 2, 64, 64, false, OC_NORMAL},
-    {OC_SLOW, 64, 16, 512, 128, false, OC_NORMAL},  {OC_BENCH, 1, 8, 128, 64, false, OC_NORMAL},
-    {OC_BENCH, 1, 128, 512, 128, false, OC_NORMAL}, {OC_BENCH, 32, 128, 128, 512, false, OC_NORMAL},
+    {OC_CHECK, 1, 1, 1, 1, false, OC_NORMAL, 5},       {OC_CHECK, 1, 8, 128, 64, false, OC_NORMAL, 5},
+    {OC_CHECK, 3, 8, 64, 128, false, OC_NORMAL, 5},    {OC_CHECK, 5, 2, 512, 128, false, OC_SPIKE, 5},
+    {OC_CHECK, 2, 2, 128, 512, true, OC_NORMAL, 5},    {OC_CHECK, 65, 3, 40, 24, true, OC_LARGE, 5},
+    {OC_CHECK, 17, 4, 33, 70, false, OC_TINY, 5},      {OC_CHECK, 4, 2, 64, 32, true, OC_ZERO, 5},
+    {OC_CHECK, 65, 3, 64, 32, true, OC_LARGE, 5},      {OC_CHECK, 130, 2, 64, 64, false, OC_NORMAL, 5},
+    {OC_CHECK, 1, 8, 128, 64, false, OC_NORMAL, 0}, /* lines side by side */
+    {OC_CHECK, 130, 3, 64, 96, false, OC_NORMAL, 0},   {OC_CHECK, 140, 2, 192, 64, true, OC_NORMAL, 0},
+    {OC_CHECK, 9, 5, 128, 160, true, OC_SPIKE, 8},     {OC_CHECK, 66, 2, 40, 24, false, OC_NORMAL, 8},
+    {OC_SLOW, 64, 16, 512, 128, false, OC_NORMAL, 5},  {OC_BENCH, 1, 8, 128, 64, false, OC_NORMAL, 0},
+    {OC_BENCH, 1, 128, 512, 128, false, OC_NORMAL, 0}, {OC_BENCH, 32, 128, 128, 512, false, OC_NORMAL, 0},
 };
 
 typedef struct fixture {
@@ -79,14 +83,14 @@ static void check_rows(oc_run *run, const fixture *f) {
 }
 
 static void check_shape(oc_run *run, const shape *s) {
-    if (!oc_case(run, s->kind, "matmul_head rows=%d heads=%d n=%d k=%d %s %s", s->rows, s->heads, s->n, s->k,
-                 s->heads_outer ? "heads outer" : "rows outer", oc_fill_name(s->fill)))
+    if (!oc_case(run, s->kind, "matmul_head rows=%d heads=%d n=%d k=%d gap=%d %s %s", s->rows, s->heads, s->n,
+                 s->k, s->gap, s->heads_outer ? "heads outer" : "rows outer", oc_fill_name(s->fill)))
         return;
     int64_t lines = (int64_t)s->rows * s->heads;
     fixture f = {.s = s};
-    f.x = oc_act(run, lines, s->k, s->k + 5, s->fill);
+    f.x = oc_act(run, lines, s->k, s->k + s->gap, s->fill);
     f.w = oc_weights_make(run, s->heads, s->n, s->k, OC_NORMAL);
-    f.y = oc_outs_make(run, run->be->act_dtype, lines, s->n, s->n + 3);
+    f.y = oc_outs_make(run, run->be->act_dtype, lines, s->n, s->n + s->gap);
     oc_mat expected = oc_output(run, FL_DTYPE_F32, lines, s->n, s->n);
     double *bound = oc_memory(run, lines * s->n * (int64_t)sizeof *bound);
     if (s->kind != OC_BENCH) expect(&f, &expected, bound);
