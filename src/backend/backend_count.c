@@ -46,6 +46,7 @@ fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
                        .kv_f32 = like->kv_f32,
                        .split_tokens = like->split_tokens,
                        .device = like->device,
+                       .w8a8 = like->w8a8,
                        .state = calloc(1, sizeof(fl_count)),
                        .alloc = count_alloc,
                        .free = fl_memory_unmap,

@@ -18,6 +18,7 @@ typedef struct cpu_kind {
     fl_dtype act_dtype;
     fl_weight_layout layout;
     bool kv_f32;
+    bool w8a8;
     fl_err (*open_state)(fl_backend *be); /* sets be->state; NULL = none */
     void (*close_state)(fl_backend *be);  /* takes a half-built state; NULL = none */
 } cpu_kind;
@@ -41,14 +42,33 @@ static const cpu_kind kinds[] = {
      FL_DTYPE_BF16,
      {FL_DTYPE_BF16, 64, 2, 32},
      false,
+     false,
      open_gemm,
      close_gemm},
-    {"avx2", FL_CPU_AVX2, &fl_op_table_avx2, FL_DTYPE_F32, {FL_DTYPE_BF16, 16, 1, 1}, false, NULL, NULL},
+    {"avx2",
+     FL_CPU_AVX2,
+     &fl_op_table_avx2,
+     FL_DTYPE_F32,
+     {FL_DTYPE_BF16, 16, 1, 1},
+     false,
+     false,
+     NULL,
+     NULL},
     {"reference",
      FL_CPU_NONE,
      &fl_op_table_reference,
      FL_DTYPE_F32,
      {FL_DTYPE_F32, 1, 1, 1},
+     true,
+     false,
+     NULL,
+     NULL},
+    {"reference-w8a8",
+     FL_CPU_NONE,
+     &fl_op_table_reference,
+     FL_DTYPE_F32,
+     {FL_DTYPE_F32, 1, 1, 1},
+     true,
      true,
      NULL,
      NULL},
@@ -59,8 +79,8 @@ static const struct cuda_kind {
     const char *name;
     bool deterministic;
 } cuda_kinds[] = {{"cuda", false}, {"cuda-deterministic", true}};
-static const char *const names[] = {"cuda", "cuda-deterministic", "avx512", "avx2", "reference", "count",
-                                    NULL};
+static const char *const names[] = {"cuda",      "cuda-deterministic", "avx512", "avx2",
+                                    "reference", "reference-w8a8",     "count",  NULL};
 
 enum { N_KINDS = sizeof kinds / sizeof *kinds, N_CUDA_KINDS = sizeof cuda_kinds / sizeof *cuda_kinds };
 _Static_assert(sizeof names / sizeof *names == N_KINDS + N_CUDA_KINDS + 2,
@@ -142,6 +162,7 @@ static fl_err open_kind(const cpu_kind *kind, int32_t n_threads, fl_backend **ou
                              .layout = kind->layout,
                              .kv_f32 = kind->kv_f32,
                              .split_tokens = FL_ATTN_SPLIT_TOKENS,
+                             .w8a8 = kind->w8a8,
                              .alloc = cpu_alloc,
                              .free = fl_memory_unmap,
                              .close = cpu_close};
@@ -156,11 +177,10 @@ fail:
 }
 
 static fl_err unknown_name(const char *name) {
-    return FL_FAIL(
-        FL_ERR_INVALID,
-        "backend '%s' is unknown; this build has auto, cuda, cuda-deterministic, reference, avx512, "
-        "avx2, count",
-        name);
+    return FL_FAIL(FL_ERR_INVALID,
+                   "backend '%s' is unknown; this build has auto, cuda, cuda-deterministic, avx512, avx2, "
+                   "reference, reference-w8a8, count",
+                   name);
 }
 
 /* Counts in the formats of backend `name`, whether or not this machine can run it. */
@@ -177,6 +197,7 @@ static fl_err open_count(const char *name, fl_backend **out) {
     like = (fl_backend){.act_dtype = kind->act_dtype,
                         .layout = kind->layout,
                         .kv_f32 = kind->kv_f32,
+                        .w8a8 = kind->w8a8,
                         .split_tokens = FL_ATTN_SPLIT_TOKENS};
     return fl_backend_open_count(&like, out);
 }

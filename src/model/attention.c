@@ -2,8 +2,9 @@
 #include "model/attention.h"
 
 static fl_err multiply(const fl_attention *t, const fl_weight *w, const void *x, fl_matmul_out out, void *y) {
-    return fl_dense_run(t->w->be,
-                        &(fl_dense_args){.w = w, .x = x, .rows = t->step->rows, .out = out, .y = y});
+    return fl_dense_run(
+        t->w->be,
+        &(fl_dense_args){.w = w, .x = x, .rows = t->step->rows, .out = out, .y = y, .arena = t->arena});
 }
 
 static fl_err norm_part(const fl_attention *t, int32_t column, int32_t dim, const float *gamma, void *y) {
@@ -119,7 +120,10 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
     }
     int32_t tail = step->n_document < step->n_seqs ? step->seqs[step->n_document].row : step->rows;
     if (tail < step->rows) FL_TRY(fl_attend_tail(&t, tail, step->rows - tail));
-    return fl_dense_run(
-        w->be, &(fl_dense_args){
-                   .w = &layer->o, .x = t.out, .rows = step->rows, .out = FL_MATMUL_F32, .y = act->delta});
+    return fl_dense_run(w->be, &(fl_dense_args){.w = &layer->o,
+                                                .x = t.out,
+                                                .rows = step->rows,
+                                                .out = FL_MATMUL_F32,
+                                                .y = act->delta,
+                                                .arena = arena});
 }

@@ -10,10 +10,14 @@ static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, cons
     int64_t mark = fl_arena_mark(arena);
     FL_TRY(
         fl_arena_take(arena, (int64_t)rows * ffn->down.k, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
-    const fl_dense_args up = {
-        .w = &ffn->gate_up, .x = act->normed, .rows = rows, .out = FL_MATMUL_SWIGLU, .y = inner};
+    const fl_dense_args up = {.w = &ffn->gate_up,
+                              .x = act->normed,
+                              .rows = rows,
+                              .out = FL_MATMUL_SWIGLU,
+                              .y = inner,
+                              .arena = arena};
     const fl_dense_args down = {
-        .w = &ffn->down, .x = inner, .rows = rows, .out = FL_MATMUL_F32, .y = act->delta};
+        .w = &ffn->down, .x = inner, .rows = rows, .out = FL_MATMUL_F32, .y = act->delta, .arena = arena};
     FL_TRY(fl_dense_run(w->be, &up));
     FL_TRY(fl_dense_run(w->be, &down));
     fl_arena_reset(arena, mark);
@@ -62,7 +66,7 @@ static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, co
 }
 
 /* The chosen experts' outputs. */
-static fl_err run_experts(const fl_weights *w, const fl_layer *layer, const routing *r) {
+static fl_err run_experts(const fl_weights *w, const fl_layer *layer, const routing *r, fl_arena *arena) {
     const fl_config *c = &w->config;
     fl_matmul_args args = {.x = r->x,
                            .x_stride = c->hidden,
@@ -73,14 +77,14 @@ static fl_err run_experts(const fl_weights *w, const fl_layer *layer, const rout
                            .out = FL_MATMUL_SWIGLU,
                            .y = r->inner,
                            .y_stride = c->moe_intermediate};
-    FL_TRY(w->be->op->matmul(w->be, &args));
+    FL_TRY(fl_matmul_run(w->be, &args, arena));
     args.x = r->inner;
     args.x_stride = c->moe_intermediate;
     args.w = layer->expert_down;
     args.out = FL_MATMUL_F32;
     args.y = r->y;
     args.y_stride = c->hidden;
-    return w->be->op->matmul(w->be, &args);
+    return fl_matmul_run(w->be, &args, arena);
 }
 
 static fl_err take_routing(const fl_weights *w, int32_t rows, fl_arena *arena, routing *r) {
@@ -114,7 +118,7 @@ static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, 
                                          .place = r.place,
                                          .y = r.x};
     FL_TRY(w->be->op->moe_permute(w->be, &permute));
-    FL_TRY(run_experts(w, layer, &r));
+    FL_TRY(run_experts(w, layer, &r, arena));
     if (shared) FL_TRY(run_mlp(w, &layer->shared, rows, act, arena));
     const fl_moe_combine_args combine = {.y = r.y,
                                          .place = r.place,

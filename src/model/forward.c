@@ -3,16 +3,24 @@
 
 #include "model/stage.h"
 
+fl_err fl_matmul_run(fl_backend *be, fl_matmul_args *args, fl_arena *arena) {
+    int64_t bytes = fl_matmul_scratch_bytes(args), mark = bytes > 0 ? fl_arena_mark(arena) : 0;
+    if (bytes > 0) FL_TRY(fl_arena_take(arena, bytes, 1, &args->scratch));
+    FL_TRY(be->op->matmul(be, args));
+    if (bytes > 0) fl_arena_reset(arena, mark);
+    return FL_ERR_OK;
+}
+
 fl_err fl_dense_run(fl_backend *be, const fl_dense_args *a) {
-    const fl_matmul_args args = {.x = a->x,
-                                 .x_stride = a->w->k,
-                                 .w = a->w,
-                                 .n_groups = 1,
-                                 .rows = a->rows,
-                                 .out = a->out,
-                                 .y = a->y,
-                                 .y_stride = a->out == FL_MATMUL_SWIGLU ? a->w->n / 2 : a->w->n};
-    return be->op->matmul(be, &args);
+    fl_matmul_args args = {.x = a->x,
+                           .x_stride = a->w->k,
+                           .w = a->w,
+                           .n_groups = 1,
+                           .rows = a->rows,
+                           .out = a->out,
+                           .y = a->y,
+                           .y_stride = a->out == FL_MATMUL_SWIGLU ? a->w->n / 2 : a->w->n};
+    return fl_matmul_run(be, &args, a->arena);
 }
 
 static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, int32_t rows, float *x,

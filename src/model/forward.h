@@ -43,10 +43,14 @@ typedef struct fl_dense_args {
     const void *x; /* [rows][k] act */
     int32_t rows;
     fl_matmul_out out;
-    void *y; /* [rows][n], SwiGLU: [rows][n / 2] */
+    void *y;         /* [rows][n], SwiGLU: [rows][n / 2] */
+    fl_arena *arena; /* for matmul's scratch; NULL where w has no block scales */
 } fl_dense_args;
 
 fl_err fl_dense_run(fl_backend *be, const fl_dense_args *args);
+
+/* The matmul op with scratch from the arena; args->scratch is set here. */
+fl_err fl_matmul_run(fl_backend *be, fl_matmul_args *args, fl_arena *arena);
 
 /* The residual stream's parts, for tests: h after the embedding or a layer. */
 typedef struct fl_activations {

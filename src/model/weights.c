@@ -22,6 +22,23 @@ static fl_err place(loader *l, int32_t n, int32_t k, fl_weight *w) {
     return fl_arena_take(&l->arena, fl_backend_weight_bytes(l->be, n, k), 1, &w->data);
 }
 
+/* A linear weight of the layers. With w8a8 the checkpoint's e4m3 codes and block scales stay as they are, if a second
+ * part (n_second, else 0) starts on a block. */
+static fl_err place_linear(loader *l, int32_t n, int32_t k, int32_t n_second, fl_weight *w) {
+    const fl_quantisation *q = &l->config->quantisation;
+    bool blocks = q->block_rows == FL_SCALE_BLOCK && q->block_cols == FL_SCALE_BLOCK &&
+                  k % FL_SCALE_BLOCK == 0 && n_second % FL_SCALE_BLOCK == 0;
+    if (!l->be->w8a8 || q->type != FL_QUANTISATION_FP8 || !blocks) return place(l, n, k, w);
+    float *scale;
+    w->n = n;
+    w->k = k;
+    FL_TRY(fl_arena_take(&l->arena, n, k, &w->data));
+    FL_TRY(fl_arena_take(&l->arena, (n + FL_SCALE_BLOCK - 1) / FL_SCALE_BLOCK * fl_scale_stride(k),
+                         sizeof(float), &scale));
+    w->scale = scale;
+    return FL_ERR_OK;
+}
+
 /* Rows row0 .. row0 + rows - 1 of a tensor, packed at n_offset of a weight. */
 typedef struct part {
     int32_t row0, rows, cols;
@@ -30,10 +47,33 @@ typedef struct part {
     int32_t n_offset;
 } part;
 
+/* Host bytes to where the backend's ops read them. */
+static fl_err put(const loader *l, void *to, const void *from, int64_t bytes) {
+    if (l->be->device) return l->be->upload(l->be, to, from, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return FL_ERR_OK;
+}
+
+/* A whole tensor's codes and scales. */
+static fl_err copy_codes(loader *l, const fl_tensor *t, const part *p, const fl_weight *w) {
+    if (t->dtype != FL_DTYPE_F8_E4M3)
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "%s: tensor %s: backend %s wants F8_E4M3 as config.json says, found %s", t->file,
+                       t->name, l->be->name, t->dtype_name);
+    int64_t stride = fl_scale_stride(w->k), row_bytes = t->scale_cols * (int64_t)sizeof(float);
+    float *scale = (float *)w->scale + p->n_offset / FL_SCALE_BLOCK * stride;
+    FL_TRY(put(l, (uint8_t *)w->data + (int64_t)p->n_offset * w->k, t->data, t->bytes));
+    if (stride == t->scale_cols) return put(l, scale, t->scale_inv, t->scale_rows * row_bytes);
+    for (int64_t i = 0; i < t->scale_rows; i++)
+        FL_TRY(put(l, scale + i * stride, t->scale_inv + i * t->scale_cols, row_bytes));
+    return FL_ERR_OK;
+}
+
 static fl_err pack(loader *l, const char *prefix, const char *name, const part *p, fl_weight *w) {
     if (!l->checkpoint) return FL_ERR_OK;
     fl_tensor t;
     FL_TRY(fl_checkpoint_find(l->checkpoint, &t, "%s%s.weight", prefix, name));
+    if (w->scale) return copy_codes(l, &t, p, w);
     const fl_weight_pack_args args = {
         .src = (const uint8_t *)t.data + (int64_t)p->row0 * p->cols * (int64_t)fl_dtype_bytes(t.dtype),
         .src_dtype = t.dtype,
@@ -55,6 +95,11 @@ static fl_err pack(loader *l, const char *prefix, const char *name, const part *
 /* A whole matrix [n][k] as one weight. */
 static fl_err matrix(loader *l, const char *prefix, const char *name, const part *p, fl_weight *w) {
     FL_TRY(place(l, p->rows, p->cols, w));
+    return pack(l, prefix, name, p, w);
+}
+
+static fl_err linear(loader *l, const char *prefix, const char *name, const part *p, fl_weight *w) {
+    FL_TRY(place_linear(l, p->rows, p->cols, 0, w));
     return pack(l, prefix, name, p, w);
 }
 
@@ -84,13 +129,6 @@ static fl_err read_floats(const loader *l, const char *prefix, const char *name,
     return FL_ERR_OK;
 }
 
-/* Host bytes to where the backend's ops read them. */
-static fl_err put(const loader *l, void *to, const void *from, int64_t bytes) {
-    if (l->be->device) return l->be->upload(l->be, to, from, bytes);
-    memcpy(to, from, (size_t)bytes);
-    return FL_ERR_OK;
-}
-
 static fl_err floats(loader *l, const char *prefix, const char *name, int64_t n, const float **out) {
     float *values, *read = NULL;
     FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &values));
@@ -106,10 +144,10 @@ static fl_err load_ffn(loader *l, const char *prefix, int32_t inter, fl_weight *
     int32_t hidden = l->config->hidden;
     const part gate = {.rows = inter, .cols = hidden},
                up = {.rows = inter, .cols = hidden, .n_offset = inter};
-    FL_TRY(place(l, 2 * inter, hidden, gate_up));
+    FL_TRY(place_linear(l, 2 * inter, hidden, inter, gate_up));
     FL_TRY(pack(l, prefix, "gate_proj", &gate, gate_up));
     FL_TRY(pack(l, prefix, "up_proj", &up, gate_up));
-    return matrix(l, prefix, "down_proj", &(part){.rows = hidden, .cols = inter}, down);
+    return linear(l, prefix, "down_proj", &(part){.rows = hidden, .cols = inter}, down);
 }
 
 static fl_err load_moe(loader *l, const char *prefix, fl_layer *layer) {
@@ -175,17 +213,17 @@ static fl_err load_attention(loader *l, const char *prefix, fl_layer *layer) {
     int32_t q_rank = c->q_lora_rank, kv_n = c->kv_lora_rank + c->qk_rope_head_dim;
     int32_t q_n = c->heads * (c->qk_nope_head_dim + c->qk_rope_head_dim);
     const part kv_a = {.rows = kv_n, .cols = c->hidden, .n_offset = q_rank};
-    FL_TRY(place(l, q_rank + kv_n, c->hidden, &layer->qkv_a));
+    FL_TRY(place_linear(l, q_rank + kv_n, c->hidden, q_rank, &layer->qkv_a));
     FL_TRY(pack(l, prefix, "kv_a_proj_with_mqa", &kv_a, &layer->qkv_a));
     if (q_rank > 0) {
         FL_TRY(pack(l, prefix, "q_a_proj", &(part){.rows = q_rank, .cols = c->hidden}, &layer->qkv_a));
         FL_TRY(floats(l, prefix, "q_a_layernorm.weight", q_rank, &layer->q_norm));
-        FL_TRY(matrix(l, prefix, "q_b_proj", &(part){.rows = q_n, .cols = q_rank}, &layer->q_b));
+        FL_TRY(linear(l, prefix, "q_b_proj", &(part){.rows = q_n, .cols = q_rank}, &layer->q_b));
     } else {
-        FL_TRY(matrix(l, prefix, "q_proj", &(part){.rows = q_n, .cols = c->hidden}, &layer->q_b));
+        FL_TRY(linear(l, prefix, "q_proj", &(part){.rows = q_n, .cols = c->hidden}, &layer->q_b));
     }
     FL_TRY(load_kv_b(l, prefix, layer));
-    return matrix(l, prefix, "o_proj", &(part){.rows = c->hidden, .cols = c->heads * c->v_head_dim},
+    return linear(l, prefix, "o_proj", &(part){.rows = c->hidden, .cols = c->heads * c->v_head_dim},
                   &layer->o);
 }
 

@@ -27,12 +27,24 @@ enum { FL_ATTN_HEAD_DIM_MAX = 1024 };
 /* Most experts a layer may route to. */
 enum { FL_MOE_EXPERTS_MAX = 1024 };
 
-/* A weight matrix W[n][k] (y = x W^T) in the backend's own layout, made by weight_pack. */
+/* A weight matrix W[n][k] (y = x W^T), 64-byte aligned, owned by the model: in the backend's own layout, made by
+ * weight_pack (fl_backend_weight_bytes(be, n, k) bytes), or with block scales as e4m3 codes [n][k], k a multiple of
+ * FL_SCALE_BLOCK: W[i][j] = code * scale[i / FL_SCALE_BLOCK][j / FL_SCALE_BLOCK]. */
 typedef struct fl_weight {
-    void *data; /* fl_backend_weight_bytes(be, n, k) bytes, 64-byte aligned; owned by the model */
-    int32_t n;  /* output features */
-    int32_t k;  /* input features */
+    void *data;
+    int32_t n; /* output features */
+    int32_t k; /* input features */
+    const float
+        *scale; /* [ceil(n / FL_SCALE_BLOCK)], fl_scale_stride(k) apart; NULL = the backend's layout */
 } fl_weight;
+
+/* Weights share a scale by blocks of so many features and inputs, quantised activations by so many inputs. */
+enum { FL_SCALE_BLOCK = 128 };
+
+/* Floats between rows of a weight's block scales: a multiple of 4, as matrix libraries read them. */
+static inline int64_t fl_scale_stride(int32_t k) {
+    return ((int64_t)k / FL_SCALE_BLOCK + 3) / 4 * 4;
+}
 
 /* How KV is stored; kv_format.h draws the layouts. The naive ones are controls of the evaluation. */
 typedef enum fl_kv_format {

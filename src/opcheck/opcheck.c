@@ -71,6 +71,8 @@ static fl_err check_backend(oc_run *run, const char *name, fl_opcheck_report *ou
     run->is_reference = strcmp(name, "reference") == 0;
     for (size_t i = 0; i < N_CHECKS; i++) {
         if (options->only && strcmp(options->only, checks[i].op) != 0) continue;
+        /* the reference with w8a8 differs in one op */
+        if (run->be->w8a8 && run->be->op == run->ref->op && strcmp(checks[i].op, "matmul") != 0) continue;
         if (out->n_rows == FL_OPCHECK_ROWS_MAX) {
             err = FL_FAIL(FL_ERR_INTERNAL, "more than %d rows in the report", FL_OPCHECK_ROWS_MAX);
             goto fail;

@@ -119,6 +119,28 @@ static void reference_agrees_to_rounding(void **state) {
     timeline_close(t);
 }
 
+/* What fp8 activations cost: the reference with them against the golden values. */
+static void reference_with_fp8_activations_agrees_mostly(void **state) {
+    (void)state;
+    const char *const names[] = {"empty", "chat", "unicode"};
+    timeline *t = open_timeline("reference-w8a8", 1024);
+    score s = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        golden g;
+        golden_read(names[i], &g);
+        run_prompt(t, &g, &s);
+        golden_free(&g);
+    }
+    double difference = s.difference_sum / (double)s.differences;
+    print_message("reference-w8a8: top-1 %lld/%lld, clear %lld/%lld, mean |log-prob diff| %.3f\n",
+                  (long long)s.top1_equal, (long long)s.rows, (long long)s.clear_equal,
+                  (long long)s.clear_rows, difference);
+    assert_true(difference > 1e-4); /* it is not the reference */
+    assert_true((double)s.top1_equal >= 0.87 * (double)s.rows);
+    assert_true(difference <= 0.2);
+    timeline_close(t);
+}
+
 static void fast_backend_agrees(const char *backend) {
     const char *const names[] = {"empty", "chat", "code", "unicode", "doc2k", "needle8k"};
     timeline *t = open_timeline(backend, 8192);
@@ -161,6 +183,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fast_backends_agree_within_their_formats),
         cmocka_unit_test(reference_agrees_to_rounding),
+        cmocka_unit_test(reference_with_fp8_activations_agrees_mostly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

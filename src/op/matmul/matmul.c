@@ -1,12 +1,22 @@
 #include "op/matmul/matmul.h"
 
+#include "backend/backend.h"
 #include "op/validate.h"
+
+/* All weights have block scales, or none. */
+static fl_err validate_scales(const char *op, const fl_matmul_args *a) {
+    for (int32_t i = 1; i < a->n_groups; i++)
+        FL_TRY(fl_need_range(op, "w[].scale set", a->w[i].scale != NULL, a->w[0].scale != NULL,
+                             a->w[0].scale != NULL));
+    return a->w[0].scale ? fl_need_multiple(op, "w[].k", a->w[0].k, FL_SCALE_BLOCK) : FL_ERR_OK;
+}
 
 fl_err fl_matmul_validate(const fl_matmul_args *a) {
     const char *op = "matmul";
     FL_TRY(fl_need_count(op, "rows", a->rows));
     FL_TRY(fl_need_range(op, "n_groups", a->n_groups, 1, FL_OP_DIM_MAX));
     FL_TRY(fl_weights_validate(op, a->w, a->n_groups));
+    FL_TRY(validate_scales(op, a));
     FL_TRY(fl_need_range(op, "out", (int64_t)a->out, FL_MATMUL_F32, FL_MATMUL_SWIGLU));
     FL_TRY(fl_need_stride(op, "x_stride", a->x_stride, a->w[0].k));
     if (a->out != FL_MATMUL_SWIGLU) return fl_need_stride(op, "y_stride", a->y_stride, a->w[0].n);
@@ -25,10 +35,33 @@ fl_err fl_matmul_validate_groups(const fl_matmul_args *a) {
 
 fl_cost fl_matmul_cost(const fl_matmul_args *a) {
     double rows = a->rows, n = a->w[0].n, k = a->w[0].k;
+    double weight_bytes = a->w[0].scale ? 1 : FL_COST_WEIGHT_BYTES;
     double groups = a->n_groups < a->rows ? a->n_groups : a->rows; /* a group without rows is not read */
     double y_row = a->out == FL_MATMUL_F32   ? n * sizeof(float)
                    : a->out == FL_MATMUL_ACT ? n * FL_COST_ACT_BYTES
                                              : n / 2 * FL_COST_ACT_BYTES;
     return (fl_cost){.flops = 2 * rows * n * k,
-                     .bytes = groups * n * k * FL_COST_WEIGHT_BYTES + rows * (k * FL_COST_ACT_BYTES + y_row)};
+                     .bytes = groups * n * k * weight_bytes + rows * (k * FL_COST_ACT_BYTES + y_row)};
+}
+
+fl_err fl_matmul_need_plain(const fl_backend *be, const fl_matmul_args *a) {
+    if (!a->w[0].scale) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: backend %s does not take e4m3 weights with block scales",
+                   be->name);
+}
+
+/* scratch: codes, then scales, both 64-byte aligned */
+fl_matmul_codes fl_matmul_codes_of(const fl_matmul_args *a) {
+    uint8_t *codes = a->scratch;
+    int64_t codes_bytes = fl_align_up((int64_t)a->rows * a->w[0].k, 64);
+    return (fl_matmul_codes){.codes = codes,
+                             .scale = (float *)(void *)(codes + codes_bytes),
+                             .scale_stride = fl_align_up(a->rows, 4)};
+}
+
+int64_t fl_matmul_scratch_bytes(const fl_matmul_args *a) {
+    if (!a->w[0].scale) return 0;
+    int64_t blocks = a->w[0].k / FL_SCALE_BLOCK;
+    return fl_align_up((int64_t)a->rows * a->w[0].k, 64) +
+           blocks * fl_align_up(a->rows, 4) * (int64_t)sizeof(float);
 }

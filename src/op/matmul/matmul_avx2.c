@@ -112,6 +112,7 @@ static void run_piece(void *context, int32_t task, int32_t worker) {
 fl_err fl_matmul_avx2(fl_backend *be, const fl_matmul_args *a) {
     FL_TRY(fl_matmul_validate(a));
     FL_TRY(fl_matmul_validate_groups(a));
+    FL_TRY(fl_matmul_need_plain(be, a));
     job j = {.a = a, .n = a->w[0].n, .k = a->w[0].k};
     j.n_out = a->out == FL_MATMUL_SWIGLU ? j.n / 2 : j.n;
     j.block_rows = fl_matmul_block_rows_avx2(j.k);

@@ -155,6 +155,7 @@ static fl_err get_sets(fl_gemm *gemm, job *j) {
 fl_err fl_matmul_avx512(fl_backend *be, const fl_matmul_args *a) {
     FL_TRY(fl_matmul_validate(a));
     FL_TRY(fl_matmul_validate_groups(a));
+    FL_TRY(fl_matmul_need_plain(be, a));
     bool swiglu = a->out == FL_MATMUL_SWIGLU;
     if (a->w->k % 32 != 0 || (swiglu && a->w->n % 128 != 0))
         return FL_FAIL(FL_ERR_UNSUPPORTED,

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "op/matmul/matmul_w8a8_check.h"
 #include "opcheck/opcheck_case.h"
 
 typedef struct shape {
@@ -223,7 +224,7 @@ static void check_literal(oc_run *run) {
 
 static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "matmul limits")) return;
-    fl_weight w[3] = {{NULL, 8, 4}, {NULL, 8, 4}, {NULL, 8, 4}};
+    fl_weight w[3] = {{NULL, 8, 4, NULL}, {NULL, 8, 4, NULL}, {NULL, 8, 4, NULL}};
     fl_matmul_args good = {.w = w, .n_groups = 3, .rows = 5, .x_stride = 4, .y_stride = 8};
     OC_OK(run, fl_matmul_validate(&good));
     OC_ACCEPTED_WITH(run, matmul, good, rows, 1);
@@ -243,17 +244,19 @@ static void check_limits(oc_run *run) {
     w[0].n = w[1].n = w[2].n = 7;
     OC_REFUSED(run, fl_matmul_validate(&swiglu), "matmul: w[].n");
     OC_OK(run, fl_matmul_validate(&good));
-    const fl_weight same = {NULL, 7, 4}, others[] = {{NULL, 6, 4}, {NULL, 8, 4}, {NULL, 7, 3}, {NULL, 7, 5}};
+    const fl_weight same = {NULL, 7, 4, NULL},
+                    others[] = {
+                        {NULL, 6, 4, NULL}, {NULL, 8, 4, NULL}, {NULL, 7, 3, NULL}, {NULL, 7, 5, NULL}};
     for (int32_t i = 0; i < 8; i++) { /* the second and the third group */
         w[1] = w[2] = same;
         w[1 + i / 4] = others[i % 4];
         OC_REFUSED(run, fl_matmul_validate(&good), i % 4 < 2 ? "matmul: w[].n" : "matmul: w[].k");
     }
-    w[0] = (fl_weight){NULL, 0, 4};
+    w[0] = (fl_weight){NULL, 0, 4, NULL};
     OC_REFUSED_WITH(run, matmul, good, n_groups, 1, "matmul: w[].n");
-    w[0] = (fl_weight){NULL, 8, 0};
+    w[0] = (fl_weight){NULL, 8, 0, NULL};
     OC_REFUSED_WITH(run, matmul, good, n_groups, 1, "matmul: w[].k");
-    w[0] = (fl_weight){NULL, 1, 1};
+    w[0] = (fl_weight){NULL, 1, 1, NULL};
     OC_ACCEPTED_WITH(run, matmul, good, n_groups, 1);
 }
 
@@ -287,7 +290,7 @@ static void check_groups(oc_run *run) {
 
 static void check_cost(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "matmul cost")) return;
-    fl_weight w[3] = {{NULL, 10, 4}, {NULL, 10, 4}, {NULL, 10, 4}};
+    fl_weight w[3] = {{NULL, 10, 4, NULL}, {NULL, 10, 4, NULL}, {NULL, 10, 4, NULL}};
     fl_matmul_args args = {.w = w, .n_groups = 3, .rows = 7};
     oc_cost(run, fl_matmul_cost(&args), 560, 240 + 7 * (8 + 40));
     args.out = FL_MATMUL_ACT;
@@ -304,4 +307,5 @@ void fl_matmul_check(oc_run *run) {
     check_limits(run);
     check_groups(run);
     check_cost(run);
+    fl_matmul_w8a8_check(run);
 }

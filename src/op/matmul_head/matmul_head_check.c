@@ -113,7 +113,7 @@ static void check_shape(oc_run *run, const shape *s) {
 
 static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "matmul_head limits")) return;
-    fl_weight w[3] = {{NULL, 6, 4}, {NULL, 6, 4}, {NULL, 6, 4}};
+    fl_weight w[3] = {{NULL, 6, 4, NULL}, {NULL, 6, 4, NULL}, {NULL, 6, 4, NULL}};
     fl_matmul_head_args good = {.x_row_stride = 12, .x_head_stride = 4, .w = w, .n_heads = 3, .rows = 5};
     good.y_row_stride = 18;
     good.y_head_stride = 6;
@@ -139,20 +139,20 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, matmul_head, outer, rows, 6, "x_head_stride");
     w[2].n = 7;
     OC_REFUSED(run, fl_matmul_head_validate(&good), "matmul_head: w[].n");
-    w[2] = (fl_weight){NULL, 6, 3};
+    w[2] = (fl_weight){NULL, 6, 3, NULL};
     OC_REFUSED(run, fl_matmul_head_validate(&good), "matmul_head: w[].k");
 }
 
 static void check_cost(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "matmul_head cost")) return;
-    fl_weight w[3] = {{NULL, 6, 4}, {NULL, 6, 4}, {NULL, 6, 4}};
+    fl_weight w[3] = {{NULL, 6, 4, NULL}, {NULL, 6, 4, NULL}, {NULL, 6, 4, NULL}};
     fl_matmul_head_args args = {.w = w, .n_heads = 3, .rows = 5};
     oc_cost(run, fl_matmul_head_cost(&args), 720, 144 + 300);
 }
 
 static void check_refuses(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "matmul_head refuses no rows")) return;
-    fl_weight w = {NULL, 6, 4};
+    fl_weight w = {NULL, 6, 4, NULL};
     fl_matmul_head_args args = {.x_row_stride = 4, .x_head_stride = 4, .w = &w, .n_heads = 1};
     args.y_row_stride = args.y_head_stride = 6;
     OC_REFUSED(run, run->be->op->matmul_head(run->be, &args), "rows");

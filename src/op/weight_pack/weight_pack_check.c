@@ -187,7 +187,7 @@ static void check_codes(oc_run *run) {
 static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "weight_pack limits and cost")) return;
     float scale = 0;
-    fl_weight w = {NULL, 20, 9};
+    fl_weight w = {NULL, 20, 9, NULL};
     fl_weight_pack_args good = {
         .src_dtype = FL_DTYPE_F8_E4M3, .rows = 6, .cols = 9, .scale_inv = &scale, .w = &w};
     good.scale_stride = 3;
