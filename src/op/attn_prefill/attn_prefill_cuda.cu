@@ -1,0 +1,81 @@
+/* attn_prefill on CUDA: the head shapes of the models on tensor cores (attn_prefill_wgmma.cuh), any other on CUDA cores
+ * (attn_prefill_plain.cu), by the shape alone, so that all calls over one running state go the same way. */
+#include "op/attn_prefill/attn_prefill_wgmma.cuh"
+
+static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
+    fl_prefill_call c = {};
+    c.keys.pos = a->pos;
+    c.keys.rows = a->rows;
+    c.keys.key_pos = a->key_pos;
+    c.keys.key_step = a->key_step < 1 ? 1 : a->key_step;
+    c.keys.n_keys = a->n_keys;
+    c.keys.view = a->view;
+    c.n_heads = a->n_heads;
+    c.row_tiles = (int32_t)fl_tasks_of(a->rows, FL_ATTN_TILE_ROWS);
+    if (a->list) {
+        c.ids = a->list->ids;
+        c.n_ids = a->list->n;
+        c.capacity = a->list->capacity;
+    }
+    c.means = a->means;
+    c.first = a->first;
+    c.last = a->last;
+    c.key_bias = a->key_bias;
+    c.state = a->state;
+    c.out = (fl_bf16 *)a->out;
+    c.lse = a->lse;
+    return c;
+}
+
+/* [lines][heads][width]; boxes of 64 columns of one head. */
+static fl_err map_heads(const void *base, int64_t width, int64_t heads, int64_t lines, int32_t box,
+                        CUtensorMap *out) {
+    fl_tma_shape s = {};
+    s.base = base;
+    s.dtype = FL_DTYPE_BF16;
+    s.rank = 3;
+    s.size[0] = width, s.size[1] = heads, s.size[2] = lines;
+    s.stride[1] = width, s.stride[2] = width * heads;
+    s.box[0] = CHUNK_COLUMNS, s.box[1] = 1, s.box[2] = box;
+    s.swizzle = true;
+    return fl_tma_map(&s, out);
+}
+
+static fl_err map_lines(const void *base, int64_t width, int64_t lines, int32_t box, CUtensorMap *out) {
+    fl_tma_shape s = {};
+    s.base = base;
+    s.dtype = FL_DTYPE_BF16;
+    s.rank = 2;
+    s.size[0] = width, s.size[1] = lines;
+    s.stride[1] = width;
+    s.box[0] = CHUNK_COLUMNS, s.box[1] = box;
+    s.swizzle = true;
+    return fl_tma_map(&s, out);
+}
+
+template <int NOPE, int ROPE, int V>
+static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_prefill_call *c) {
+    static_assert(NOPE % CHUNK_COLUMNS == 0 && V % CHUNK_COLUMNS == 0 && ROPE % 16 == 0 &&
+                  ROPE <= CHUNK_COLUMNS);
+    const int bytes = sizeof(prefill_shared<NOPE, ROPE, V>) + 1024;
+    auto kernel = prefill_wgmma_kernel<NOPE, ROPE, V>;
+    prefill_maps maps;
+    FL_TRY(map_heads(a->q, NOPE + ROPE, a->n_heads, a->rows, FL_ATTN_TILE_ROWS, &maps.q));
+    FL_TRY(map_heads(a->kv, NOPE + V, a->n_heads, a->n_keys, FL_ATTN_HALF_KEYS, &maps.kv));
+    FL_TRY(map_lines(a->k_pe, ROPE, a->n_keys, FL_ATTN_HALF_KEYS, &maps.k_pe));
+    FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    kernel<<<(uint32_t)(c->row_tiles * c->n_heads), PREFILL_THREADS, bytes, cuda->stream>>>(maps, *c);
+    return FL_CUDA_LAUNCHED("attn_prefill");
+}
+
+extern "C" fl_err fl_attn_prefill_cuda(fl_backend *be, const fl_attn_prefill_args *a) {
+    FL_TRY(fl_attn_prefill_validate(a));
+    fl_cuda *cuda = fl_cuda_of(be);
+    fl_prefill_call c = call_of(a);
+    if ((int64_t)c.row_tiles * c.n_heads > INT32_MAX)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill: %d rows of %d heads are too many for one launch",
+                       a->rows, a->n_heads);
+    if (a->nope_dim == 128 && a->rope_dim == 64 && a->v_dim == 128) return launch<128, 64, 128>(cuda, a, &c);
+    if (a->nope_dim == 64 && a->rope_dim == 32 && a->v_dim == 64) return launch<64, 32, 64>(cuda, a, &c);
+    return fl_prefill_plain(cuda, a, &c);
+}

@@ -1,0 +1,39 @@
+/* One call of attn_prefill as its CUDA kernels see it. */
+#ifndef FL_OP_ATTN_PREFILL_CUDA_CUH
+#define FL_OP_ATTN_PREFILL_CUDA_CUH
+
+#include "backend/cuda/cuda_backend.h"
+#include "op/cuda/device.cuh"
+
+extern "C" {
+#include "op/attn_prefill/attn_prefill.h"
+#include "op/attn_prefill/attn_prefill_tiles.h"
+}
+
+typedef struct fl_prefill_call {
+    fl_attn_keys keys;
+    int32_t n_heads, row_tiles;
+    const uint16_t *ids;  /* [row_tiles][n_heads][capacity], or NULL: no list */
+    const int32_t *n_ids; /* [row_tiles][n_heads], -1: dense */
+    int32_t capacity;
+    bool means, first, last;
+    const float *key_bias; /* [n_heads] or NULL */
+    void *state;
+    fl_bf16 *out;
+    float *lse;
+} fl_prefill_call;
+
+/* The walk of a row tile and head. */
+static __device__ inline fl_attn_walk fl_prefill_walk(const fl_prefill_call *c, int32_t tile, int32_t head) {
+    if (!c->ids) return fl_attn_walk_all(&c->keys, tile, false);
+    int64_t at = (int64_t)tile * c->n_heads + head;
+    int32_t n = c->n_ids[at];
+    if (c->means) return fl_attn_walk_means(&c->keys, tile, n < 0);
+    if (n < 0) return fl_attn_walk_all(&c->keys, tile, true);
+    return fl_attn_walk_listed(&c->keys, tile, c->ids + at * c->capacity, n);
+}
+
+/* Any head shape, on CUDA cores: attn_prefill_plain.cu. */
+fl_err fl_prefill_plain(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_prefill_call *c);
+
+#endif

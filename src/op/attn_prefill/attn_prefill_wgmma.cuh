@@ -1,0 +1,451 @@
+/* attn_prefill on Hopper's tensor cores.
+ *
+ * Grid: one block a tile of 128 rows and head; heads outer, so that neighbours share keys in L2, and of a head the last
+ * rows first, which see most. Block: 384 threads, one a multiprocessor. Warpgroup 0 gives most of its registers away;
+ * its first warp walks over the visible keys (attn_prefill_tiles.h) and has the copy engine bring tiles of 128 keys into
+ * two stages of K and of V. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at 192/128. Bound by the tensor
+ * cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK of j + 1 and PV of j are
+ * issued together, and the softmax of j + 1 runs once the first of the two is done.
+ *
+ * Keys come as two boxes of 64 at any place, so that two blocks of a list make one full tile. K's nope part and V lie in
+ * kv, rope parts of K in k_pe; a box is 64 columns wide, beyond a tensor's edge it is zeros, which nothing reads.
+ *
+ * Bits: what a row gets from a tile in which it sees nothing is an exact no-op (scale 1, P 0). A row's exponents start
+ * from the first maximum and move only when a tile exceeds it by 2^SLACK: all by the row's own keys. */
+#ifndef FL_OP_ATTN_PREFILL_WGMMA_CUH
+#define FL_OP_ATTN_PREFILL_WGMMA_CUH
+
+#include <math_constants.h>
+
+#include "op/attn_prefill/attn_prefill_cuda.cuh"
+#include "op/cuda/hopper.cuh"
+
+enum {
+    PREFILL_STAGES = 2,
+    PREFILL_THREADS = 384,
+    GROUP_THREADS = 128,
+    CONSUMER_WARPS = 8,
+    CHUNK_COLUMNS = 64,                                  /* of a box: 128 bytes, the width of the swizzle */
+    CHUNK_BYTES = FL_ATTN_TILE_KEYS * CHUNK_COLUMNS * 2, /* 128 rows or keys of it */
+    HALF_CHUNK_BYTES = CHUNK_BYTES / 2
+};
+
+/* Exponents may grow to 2^SLACK before a row's sums are scaled down: neither P in bf16 nor sums in f32 care. */
+#define PREFILL_SLACK 8.0f
+
+typedef struct prefill_maps {
+    CUtensorMap q;    /* [rows][heads][nope + rope], boxes of 128 rows */
+    CUtensorMap kv;   /* [keys][heads][nope + v], boxes of 64 keys */
+    CUtensorMap k_pe; /* [keys][rope], boxes of 64 keys */
+} prefill_maps;
+
+enum { STEP_END = 1, STEP_RANGES = 2, STEP_BITS = 4 };
+
+/* A tile of keys for the consumers. */
+typedef struct prefill_step {
+    int32_t key[2], flags, unused;
+    uint32_t bits[FL_ATTN_TILE_KEYS / 32]; /* STEP_BITS: which keys count */
+} prefill_step;
+
+template <int NOPE, int ROPE, int V> struct prefill_shared {
+    static constexpr int K_CHUNKS = (NOPE + ROPE + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS,
+                         V_CHUNKS = V / CHUNK_COLUMNS;
+    uint8_t q[K_CHUNKS][CHUNK_BYTES]; /* first, as all three: 1,024-byte aligned */
+    uint8_t k[PREFILL_STAGES][K_CHUNKS][CHUNK_BYTES];
+    uint8_t v[PREFILL_STAGES][V_CHUNKS][CHUNK_BYTES];
+    int4 row_ranges[FL_ATTN_TILE_ROWS]; /* first, length, first, length */
+    prefill_step step[PREFILL_STAGES];
+    uint64_t q_full, k_full[PREFILL_STAGES], k_empty[PREFILL_STAGES], v_full[PREFILL_STAGES],
+        v_empty[PREFILL_STAGES];
+    uint32_t listed[FL_ATTN_LIST_BLOCKS_MAX / 32];
+};
+
+FL_DEVICE uint32_t parity_of(int32_t n) {
+    return (uint32_t)(n / PREFILL_STAGES) & 1;
+}
+
+/* ---- producer -------------------------------------------------------------------------------------------------- */
+
+/* Bits of the call's listed blocks, by one warp. */
+static __device__ void mark_blocks(const fl_prefill_call *c, int32_t tile, int32_t head, uint32_t *listed) {
+    const fl_attn_keys *k = &c->keys;
+    int64_t at = (int64_t)tile * c->n_heads + head, end_pos = k->key_pos + (int64_t)k->n_keys * k->key_step;
+    int32_t lane = threadIdx.x % 32, n = c->n_ids[at], first = k->key_pos / FL_KV_PAGE_TOKENS;
+    int32_t end = (int32_t)fl_attn_smaller(fl_tasks_of(end_pos, FL_KV_PAGE_TOKENS), FL_ATTN_LIST_BLOCKS_MAX);
+    const uint16_t *ids = c->ids + at * c->capacity;
+    for (int32_t word = first / 32 + lane; word * 32 < end; word += 32) listed[word] = 0;
+    __syncwarp();
+    for (int32_t i = fl_attn_list_find(ids, n, first) + lane; i < n && ids[i] < end; i += 32)
+        atomicOr(&listed[ids[i] / 32], 1u << (ids[i] % 32));
+    __syncwarp();
+}
+
+/* The 128 keys of a step as bits, by one warp. False: none counts. */
+FL_DEVICE bool mark_keys(const fl_prefill_call *c, int32_t means_end, const uint32_t *listed, int32_t key,
+                         uint32_t (&bits)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bits[i] = __ballot_sync(~0u, fl_attn_marked(&c->keys, c->means, means_end, listed,
+                                                    key + 32 * i + (int32_t)(threadIdx.x % 32)));
+    return (bits[0] | bits[1] | bits[2] | bits[3]) != 0;
+}
+
+template <class SHARED>
+FL_DEVICE void load_queries(SHARED *s, const prefill_maps *maps, int32_t row, int32_t head) {
+    fl_barrier_expect(&s->q_full, sizeof s->q);
+#pragma unroll
+    for (int i = 0; i < SHARED::K_CHUNKS; i++)
+        fl_tma_load_3d(s->q[i], &maps->q, &s->q_full, i * CHUNK_COLUMNS, head, row);
+}
+
+template <int NOPE, class SHARED>
+FL_DEVICE void load_keys(SHARED *s, const prefill_maps *maps, int32_t stage, int32_t head, int2 key) {
+    fl_barrier_expect(&s->k_full[stage], sizeof s->k[0]);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int32_t from = half ? key.y : key.x;
+#pragma unroll
+        for (int i = 0; i < SHARED::K_CHUNKS; i++) {
+            void *to = s->k[stage][i] + half * HALF_CHUNK_BYTES;
+            if (i < NOPE / CHUNK_COLUMNS)
+                fl_tma_load_3d(to, &maps->kv, &s->k_full[stage], i * CHUNK_COLUMNS, head, from);
+            else fl_tma_load_2d(to, &maps->k_pe, &s->k_full[stage], i * CHUNK_COLUMNS - NOPE, from);
+        }
+    }
+}
+
+template <int NOPE, class SHARED>
+FL_DEVICE void load_values(SHARED *s, const prefill_maps *maps, int32_t stage, int32_t head, int2 key) {
+    fl_barrier_expect(&s->v_full[stage], sizeof s->v[0]);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int i = 0; i < SHARED::V_CHUNKS; i++)
+            fl_tma_load_3d(s->v[stage][i] + half * HALF_CHUNK_BYTES, &maps->kv, &s->v_full[stage],
+                           NOPE + i * CHUNK_COLUMNS, head, half ? key.y : key.x);
+}
+
+/* By the whole first warp: it walks and counts in step, lane 0 talks to barriers and copy engine. K of a tile goes
+ * before V of the tile before, as the consumers want them. */
+template <int NOPE, class SHARED>
+FL_DEVICE void produce(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c, int32_t tile,
+                       int32_t head) {
+    fl_attn_walk walk = fl_prefill_walk(c, tile, head);
+    bool marked = walk.kind == FL_ATTN_WALK_MARKED, leads = threadIdx.x == 0;
+    int32_t n_keys = c->keys.n_keys, n = 0;
+    int32_t means_end = walk.some.end[1]; /* of means */
+    int2 before = {0, 0};
+    if (marked) mark_blocks(c, tile, head, s->listed);
+    for (fl_attn_step step; fl_attn_walk_next(&walk, n_keys, &step);) {
+        int32_t stage = n % PREFILL_STAGES, flags = step.masked ? STEP_RANGES : 0;
+        uint32_t bits[4] = {~0u, ~0u, ~0u, ~0u};
+        if (marked) {
+            if (!mark_keys(c, means_end, s->listed, step.key[0], bits)) continue;
+            flags = c->means ? 0 : flags;
+            if ((bits[0] & bits[1] & bits[2] & bits[3]) != ~0u) flags |= STEP_BITS;
+        }
+        fl_barrier_wait(&s->k_empty[stage], parity_of(n) ^ 1);
+        if (leads) {
+            if (n == 0) load_queries(s, maps, tile * FL_ATTN_TILE_ROWS, head);
+            prefill_step *to = &s->step[stage];
+            to->key[0] = step.key[0];
+            to->key[1] = step.key[1];
+            to->flags = flags;
+#pragma unroll
+            for (int i = 0; i < 4; i++) to->bits[i] = bits[i];
+            load_keys<NOPE>(s, maps, stage, head, {step.key[0], step.key[1]});
+        }
+        if (n > 0) {
+            fl_barrier_wait(&s->v_empty[(n - 1) % PREFILL_STAGES], parity_of(n - 1) ^ 1);
+            if (leads) load_values<NOPE>(s, maps, (n - 1) % PREFILL_STAGES, head, before);
+        }
+        before = {step.key[0], step.key[1]};
+        n++;
+    }
+    fl_barrier_wait(&s->k_empty[n % PREFILL_STAGES], parity_of(n) ^ 1);
+    if (leads) {
+        s->step[n % PREFILL_STAGES].flags = STEP_END;
+        fl_barrier_arrive(&s->k_full[n % PREFILL_STAGES]);
+    }
+    if (n == 0) return;
+    fl_barrier_wait(&s->v_empty[(n - 1) % PREFILL_STAGES], parity_of(n - 1) ^ 1);
+    if (leads) load_values<NOPE>(s, maps, (n - 1) % PREFILL_STAGES, head, before);
+}
+
+/* ---- consumers: scores ----------------------------------------------------------------------------------------- */
+
+/* Each thread holds parts of two rows: i = 0, 1 below; columns 8 j + 2 (lane % 4) + c in s[4 j + 2 i + c]. */
+typedef struct running {
+    float m[2]; /* where the exponents of the row stand; -INFINITY: it saw nothing yet */
+    float l[2]; /* this thread's part of the row's sum */
+} running;
+
+template <int K_DIM> FL_DEVICE void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
+    fl_wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < K_DIM / 16; i++) {
+        int at = i / 4 * (CHUNK_BYTES >> 4) + i % 4 * 2;
+        fl_wgmma_bf16(s, q + at, k + at, i > 0);
+    }
+    fl_wgmma_commit();
+}
+
+template <int N> FL_DEVICE void issue_values(float (&o)[N], const uint32_t (&p)[8][4], uint64_t v) {
+    fl_wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < 8; i++) fl_wgmma_bf16_mn(o, p[i], v + i * 128, 1);
+    fl_wgmma_commit();
+}
+
+FL_DEVICE bool in_ranges(int4 r, int32_t key) {
+    return (uint32_t)(key - r.x) < (uint32_t)r.y || (uint32_t)(key - r.z) < (uint32_t)r.w;
+}
+
+/* `row_ranges` is that of this thread's first row, the second row's is 8 on. */
+FL_DEVICE void hide_by_ranges(float (&s)[64], const int4 *row_ranges, int2 key) {
+    int32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int4 r = row_ranges[8 * i];
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                int32_t from = (j < 8 ? key.x : key.y) + column;
+                if (!in_ranges(r, from + j % 8 * 8 + c)) s[4 * j + 2 * i + c] = -CUDART_INF_F;
+            }
+    }
+}
+
+FL_DEVICE void hide_by_bits(float (&s)[64], const uint32_t *bits) {
+    int32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        uint32_t word = bits[j / 4] >> column;
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            if (!(word >> (j % 4 * 8 + c) & 1)) s[4 * j + c] = s[4 * j + 2 + c] = -CUDART_INF_F;
+    }
+}
+
+/* Scores to P in place; what the sums so far shrink by. */
+FL_DEVICE void soften(float (&s)[64], running *run, float bias, float (&scale)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float top[2] = {s[2 * i], s[2 * i + 1]}, sum[2] = {0, 0};
+#pragma unroll
+        for (int j = 1; j < 16; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) top[c] = fmaxf(top[c], s[4 * j + 2 * i + c]);
+        float largest = fmaxf(top[0], top[1]);
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2)) + bias;
+        float m = largest > run->m[i] + PREFILL_SLACK ? largest : run->m[i];
+        float origin = m == -CUDART_INF_F ? 0 : m, shift = origin - bias; /* no infinity from infinity */
+        scale[i] = fl_exp2(run->m[i] - origin);
+        run->m[i] = m;
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                float p = fl_exp2(s[4 * j + 2 * i + c] - shift);
+                s[4 * j + 2 * i + c] = p;
+                sum[c] += p;
+            }
+        run->l[i] = run->l[i] * scale[i] + (sum[0] + sum[1]);
+    }
+}
+
+/* The sums of both rows shrink; most tiles change no row's origin. */
+template <int N> FL_DEVICE void shrink(float (&o)[N], const float (&scale)[2]) {
+    if (!__any_sync(~0u, scale[0] != 1.0f || scale[1] != 1.0f)) return;
+#pragma unroll
+    for (int j = 0; j < N; j++) o[j] *= scale[j / 2 % 2];
+}
+
+/* P as the A operand of eight products over 16 keys each. */
+FL_DEVICE void pack_weights(uint32_t (&p)[8][4], const float (&s)[64]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) p[i][j] = fl_pack_bf16(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+}
+
+/* ---- consumers: running state and output ----------------------------------------------------------------------- */
+
+/* State: [half tile of 64 rows][head][N / 4 + 1][128 threads] float4: each thread's part of o, then m, l. */
+template <int N> FL_DEVICE float4 *state_of(const fl_prefill_call *c, int32_t half_tile, int32_t head) {
+    int64_t at = ((int64_t)half_tile * c->n_heads + head) * (N / 4 + 1) * GROUP_THREADS;
+    return (float4 *)c->state + at + threadIdx.x % GROUP_THREADS;
+}
+
+template <int N> FL_DEVICE void start_sums(float (&o)[N], running *run) {
+#pragma unroll
+    for (int i = 0; i < N; i++) o[i] = 0;
+    run->m[0] = run->m[1] = -CUDART_INF_F;
+    run->l[0] = run->l[1] = 0;
+}
+
+template <int N> FL_DEVICE void read_sums(const float4 *state, float (&o)[N], running *run) {
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float4 x = state[i * GROUP_THREADS];
+        o[4 * i] = x.x, o[4 * i + 1] = x.y, o[4 * i + 2] = x.z, o[4 * i + 3] = x.w;
+    }
+    float4 x = state[N / 4 * GROUP_THREADS];
+    run->m[0] = x.x, run->m[1] = x.y, run->l[0] = x.z, run->l[1] = x.w;
+}
+
+template <int N> FL_DEVICE void write_sums(float4 *state, const float (&o)[N], const running *run) {
+#pragma unroll
+    for (int i = 0; i < N / 4; i++)
+        state[i * GROUP_THREADS] = make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
+    state[N / 4 * GROUP_THREADS] = make_float4(run->m[0], run->m[1], run->l[0], run->l[1]);
+}
+
+/* `row`: this thread's first row. */
+template <int N>
+FL_DEVICE void write_rows(const fl_prefill_call *c, int32_t row, int32_t head, const float (&o)[N],
+                          const running *run) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float l = run->l[i];
+        l += __shfl_xor_sync(~0u, l, 1);
+        l += __shfl_xor_sync(~0u, l, 2);
+        if (row + 8 * i >= c->keys.rows) continue;
+        int64_t line = (int64_t)(row + 8 * i) * c->n_heads + head;
+        float inverse = l > 0 ? 1 / l : 0;
+        uint32_t *out = (uint32_t *)(c->out + line * (2 * N)) + threadIdx.x % 4;
+#pragma unroll
+        for (int j = 0; j < N / 4; j++)
+            out[4 * j] = fl_pack_bf16(o[4 * j + 2 * i] * inverse, o[4 * j + 2 * i + 1] * inverse);
+        if (c->lse && threadIdx.x % 4 == 0) c->lse[line] = l > 0 ? run->m[i] + log2f(l) : -CUDART_INF_F;
+    }
+}
+
+/* ---- consumers: the loop --------------------------------------------------------------------------------------- */
+
+/* Each warp those of its 16 rows. */
+template <class SHARED>
+FL_DEVICE void note_row_ranges(SHARED *s, const fl_attn_keys *k, int32_t tile, int32_t first_row) {
+    if (threadIdx.x % 32 < 16) {
+        int32_t row = first_row + threadIdx.x % 32;
+        int64_t last = (int64_t)k->pos + k->rows - 1;
+        int64_t p = fl_attn_smaller((int64_t)k->pos + (int64_t)tile * FL_ATTN_TILE_ROWS + row, last);
+        fl_attn_ranges r = fl_attn_row_ranges(k, p);
+        s->row_ranges[row] =
+            make_int4(r.first[0], max(r.end[0] - r.first[0], 0), r.first[1], max(r.end[1] - r.first[1], 0));
+    }
+    __syncwarp();
+}
+
+FL_DEVICE void release(uint64_t *barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) fl_barrier_arrive(barrier);
+}
+
+/* Masks and frees the scores' tile, takes the exponentials. */
+template <class SHARED>
+FL_DEVICE void weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run,
+                     float bias, float (&scale)[2]) {
+    const prefill_step *step = &shared->step[stage];
+    int32_t flags = step->flags;
+    if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
+    if (flags & STEP_BITS) hide_by_bits(s, step->bits);
+    release(&shared->k_empty[stage]);
+    soften(s, run, bias, scale);
+}
+
+template <int NOPE, int ROPE, int V, class SHARED>
+FL_DEVICE void consume(SHARED *shared, const fl_prefill_call *c, int32_t tile, int32_t head) {
+    constexpr int N = V / 2;
+    int32_t group = threadIdx.x / GROUP_THREADS - 1,
+            warp_row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
+    int32_t thread_row = warp_row + threadIdx.x % 32 / 4, half_tile = 2 * tile + group;
+    bool has_rows = (int64_t)half_tile * 64 < c->keys.rows;
+    const int4 *row_ranges = shared->row_ranges + thread_row;
+    float4 *state = state_of<N>(c, half_tile, head);
+    float bias = c->key_bias ? c->key_bias[head] : 0;
+    float o[N], s[64], scale[2];
+    uint32_t p[8][4];
+    running run;
+    note_row_ranges(shared, &c->keys, tile, warp_row);
+    start_sums(o, &run);
+    fl_barrier_wait(&shared->k_full[0], 0);
+    if (shared->step[0].flags & STEP_END) {
+        if (!has_rows || !(c->first || c->last)) return;
+        if (!c->first) read_sums(state, o, &run);
+        if (c->last) write_rows(c, tile * FL_ATTN_TILE_ROWS + thread_row, head, o, &run);
+        else write_sums(state, o, &run);
+        return;
+    }
+    if (!c->first && has_rows) read_sums(state, o, &run);
+    uint64_t q = fl_wgmma_k_major(shared->q[0] + group * HALF_CHUNK_BYTES);
+    fl_barrier_wait(&shared->q_full, 0);
+    issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[0][0]));
+    fl_wgmma_wait<0>();
+    fl_wgmma_pin(s);
+    weigh(shared, 0, s, row_ranges, &run, bias, scale);
+    shrink(o, scale);
+    pack_weights(p, s);
+    int32_t n = 0;
+    for (;; n++) {
+        int32_t stage = n % PREFILL_STAGES, next = (n + 1) % PREFILL_STAGES;
+        fl_barrier_wait(&shared->k_full[next], parity_of(n + 1));
+        if (shared->step[next].flags & STEP_END) break;
+        issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[next][0]));
+        fl_barrier_wait(&shared->v_full[stage], parity_of(n));
+        issue_values(o, p, fl_wgmma_mn_major(shared->v[stage][0], CHUNK_BYTES));
+        fl_wgmma_wait<1>();
+        fl_wgmma_pin(s);
+        weigh(shared, next, s, row_ranges, &run, bias, scale);
+        fl_wgmma_wait<0>();
+        fl_wgmma_pin(o);
+        release(&shared->v_empty[stage]);
+        shrink(o, scale);
+        pack_weights(p, s);
+    }
+    fl_barrier_wait(&shared->v_full[n % PREFILL_STAGES], parity_of(n));
+    issue_values(o, p, fl_wgmma_mn_major(shared->v[n % PREFILL_STAGES][0], CHUNK_BYTES));
+    fl_wgmma_wait<0>();
+    fl_wgmma_pin(o);
+    if (!has_rows) return;
+    if (c->last) write_rows(c, tile * FL_ATTN_TILE_ROWS + thread_row, head, o, &run);
+    else write_sums(state, o, &run);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------------ */
+
+template <class SHARED> FL_DEVICE void start_barriers(SHARED *s) {
+    if (threadIdx.x == 0) {
+        fl_barrier_init(&s->q_full, 1);
+        for (int32_t i = 0; i < PREFILL_STAGES; i++) {
+            fl_barrier_init(&s->k_full[i], 1);
+            fl_barrier_init(&s->v_full[i], 1);
+            fl_barrier_init(&s->k_empty[i], CONSUMER_WARPS);
+            fl_barrier_init(&s->v_empty[i], CONSUMER_WARPS);
+        }
+        fl_barrier_init_fence();
+    }
+    __syncthreads();
+}
+
+template <int NOPE, int ROPE, int V>
+static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
+    prefill_wgmma_kernel(const __grid_constant__ prefill_maps maps,
+                         const __grid_constant__ fl_prefill_call c) {
+    using shared_tiles = prefill_shared<NOPE, ROPE, V>;
+    extern __shared__ uint8_t memory[];
+    shared_tiles *shared = (shared_tiles *)(memory + (1024 - fl_shared_address(memory) % 1024) % 1024);
+    int32_t head = blockIdx.x / c.row_tiles, tile = c.row_tiles - 1 - blockIdx.x % c.row_tiles;
+    start_barriers(shared);
+    if (__shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0) == 0) {
+        fl_registers_release<40>();
+        if (threadIdx.x < 32) produce<NOPE>(shared, &maps, &c, tile, head);
+    } else {
+        fl_registers_claim<232>();
+        consume<NOPE, ROPE, V>(shared, &c, tile, head);
+    }
+}
+
+#endif
