@@ -23,6 +23,7 @@ typedef struct cpu_kind {
     void (*close_state)(fl_backend *be);  /* takes a half-built state; NULL = none */
 } cpu_kind;
 
+#ifdef FL_AVX512
 static fl_err open_gemm(fl_backend *be) {
     fl_gemm *gemm = NULL;
     FL_TRY(fl_gemm_open(fl_pool_threads(be->pool), &gemm));
@@ -33,9 +34,11 @@ static fl_err open_gemm(fl_backend *be) {
 static void close_gemm(fl_backend *be) {
     fl_gemm_close(be->state);
 }
+#endif
 
 /* The one place that names backends: a new one adds a line here or below, and in `names`. */
 static const cpu_kind kinds[] = {
+#ifdef FL_AVX512
     {"avx512",
      FL_CPU_AVX512,
      &fl_op_table_avx512,
@@ -45,6 +48,7 @@ static const cpu_kind kinds[] = {
      false,
      open_gemm,
      close_gemm},
+#endif
     {"avx2",
      FL_CPU_AVX2,
      &fl_op_table_avx2,
@@ -79,8 +83,11 @@ static const struct cuda_kind {
     const char *name;
     bool deterministic;
 } cuda_kinds[] = {{"cuda", false}, {"cuda-deterministic", true}};
-static const char *const names[] = {"cuda",      "cuda-deterministic", "avx512", "avx2",
-                                    "reference", "reference-w8a8",     "count",  NULL};
+static const char *const names[] = {"cuda",   "cuda-deterministic",
+#ifdef FL_AVX512
+                                    "avx512",
+#endif
+                                    "avx2",   "reference",          "reference-w8a8", "count", NULL};
 
 enum { N_KINDS = sizeof kinds / sizeof *kinds, N_CUDA_KINDS = sizeof cuda_kinds / sizeof *cuda_kinds };
 _Static_assert(sizeof names / sizeof *names == N_KINDS + N_CUDA_KINDS + 2,

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -176,7 +177,8 @@ static void fast_backends_agree_within_their_formats(void **state) {
     (void)state;
     const char *const *names = fl_backend_names();
     for (int32_t i = 0; names[i]; i++)
-        if (names[i][0] == 'a' && fl_backend_available(names[i])) fast_backend_agrees(names[i]);
+        if (names[i][0] != 'r' && strcmp(names[i], "count") != 0 && fl_backend_available(names[i]))
+            fast_backend_agrees(names[i]);
 }
 
 int main(void) {
