@@ -1,0 +1,684 @@
+/* attn_absorbed, CUDA. A task is one split of keys and up to 16 (row, head) pairs of one timeline, its lanes: the heads of
+ * a row share every key that is read. For each page of 64 keys that some lane sees:
+ *   keys    bf16: copied to shared memory, the next page's while this one is used; quantised: the stored bytes are
+ *           copied ahead, then decoded to bf16 [64][latent | k_pe]. Keys that the task does not see are zeros.
+ *   scores  S[16 lanes][64 keys] = q key^T by mma.sync: a warp has 32 keys and every fourth 16 dimensions, whose q it
+ *           keeps in registers
+ *   weights a warp has two lanes: the four parts of S in order, maximum, P in bf16, the running (m, l)
+ *   values  O[16][latent] += P latent: a warp has every eighth 16 latent dimensions, in registers
+ * Then (o, m, l) of the split goes to scratch, [rows][n_heads][n_splits], and a second kernel merges a row's splits: each
+ * warp every eighth of them in order, then the warps' sums in order. A lane's numbers never meet another's.
+ * Grid: (lane groups of all timelines) x splits, groups that share pages side by side. Block: 256 threads. Shared: 56 KB
+ * at 128 + 32 dimensions, 113 KB (int4, two blocks a multiprocessor) to 171 KB (bf16) at 512 + 64. Bound by memory traffic
+ * up to 16 lanes a key, by shared memory's beyond. Shapes that this does not fit take a plain kernel. */
+#include <math.h>
+
+#include "op/attn_absorbed/attn_absorbed.h"
+#include "op/cuda/kv_format.cuh"
+#include "op/cuda/mma.cuh"
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    LANES = 16,
+    PAGE = FL_KV_PAGE_TOKENS,
+    SPLIT = FL_ATTN_ABSORBED_SPLIT_TOKENS,
+    PAGES = (int)SPLIT / (int)PAGE,
+    SEQS_MAX = 64, /* timelines of a launch */
+    LATENT_MAX = 512,
+    ROPE_MAX = 64,
+    QUARTERS = 4,                                        /* parts of the dimensions that S is summed of */
+    Q_STEPS = (LATENT_MAX + ROPE_MAX) / (16 * QUARTERS), /* of 16 dimensions, of a quarter */
+    O_STEPS = LATENT_MAX / (16 * WARPS),                 /* of 16 latent dimensions, of a warp */
+    KEY_PAD = 8, /* elements that keep rows of keys on different banks */
+    S_STRIDE = PAGE + 8,
+    S_BYTES = QUARTERS * LANES * S_STRIDE * 4,
+    P_BYTES = LANES * S_STRIDE * 2,
+    SCRATCH_STEP = 16, /* floats: a partial's o is padded to it, m and l follow */
+    PLAIN_THREADS = 128,
+    MERGE_DIMS = 128 /* of a block of the merge */
+};
+
+/* Division by a number of runs of 8 dimensions, for dividends below a page's runs. */
+typedef struct divisor {
+    uint32_t n, magic;
+} divisor;
+
+typedef struct timeline {
+    const int32_t *pages;
+    int32_t row, n_rows, pos;
+    int32_t first_group; /* of its lane groups among the launch's */
+    int32_t first_line;  /* of its (row, head) pairs among the launch's */
+} timeline;
+
+/* Of a launch. */
+typedef struct params {
+    fl_kv_cuda kv;
+    timeline seqs[SEQS_MAX];
+    int32_t n_seqs, n_groups, n_heads;
+    int32_t n_splits;       /* of the call's longest timeline: stride of the partial results */
+    int32_t partial_stride; /* floats */
+    int32_t key_step;
+    fl_attn_view view;
+    const uint16_t *q;
+    uint16_t *out;
+    float *lse, *scratch;
+    int32_t key_stride;   /* elements of a key in shared memory */
+    int32_t stored_bytes; /* of a quantised page, k_pe aside; 0 if plain */
+    divisor latent_runs, k_pe_runs, key_runs;
+} params;
+
+/* ---- which keys a row sees ------------------------------------------------------------------------------------- */
+
+/* As fl_absorbed_keys: two runs of positions, of which the multiples of key_step are seen. */
+typedef struct sight {
+    int32_t begin[2], end[2];
+} sight;
+
+FL_DEVICE sight sight_of(const fl_attn_view &view, int32_t pos) {
+    int64_t end = max((int64_t)0, (int64_t)pos + 1 - view.distance_first);
+    int64_t begin = view.distance_end > 0 ? max((int64_t)0, (int64_t)pos + 1 - view.distance_end) : 0;
+    int64_t near_begin = 0, sinks = 0; /* near = [0, sinks) and [near_begin, pos] */
+    if (view.window > 0) {
+        near_begin = max((int64_t)0, (int64_t)pos + 1 - view.window);
+        if (view.segment > 0) near_begin = min(near_begin, (int64_t)(pos / view.segment * view.segment));
+        sinks = min((int64_t)view.sinks, near_begin);
+    }
+    int64_t begins[2] = {begin, max(begin, near_begin)}, ends[2] = {min(sinks, end), end};
+    if (view.far) {
+        begins[1] = max(begin, sinks);
+        ends[0] = 0;
+        ends[1] = min(end, near_begin);
+    }
+    sight s;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        s.begin[i] = (int32_t)begins[i];
+        s.end[i] = (int32_t)max(begins[i], ends[i]);
+    }
+    return s;
+}
+
+FL_DEVICE bool is_step(int32_t t, int32_t step) {
+    return step == 1 || t % step == 0;
+}
+
+FL_DEVICE bool sees(const sight &s, int32_t t, int32_t step) {
+    bool inside = (t >= s.begin[0] && t < s.end[0]) || (t >= s.begin[1] && t < s.end[1]);
+    return inside && is_step(t, step);
+}
+
+/* Some key in [from, end). */
+FL_DEVICE bool sees_any(const sight &s, int32_t from, int32_t end, int32_t step) {
+    bool any = false;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        int64_t first = ((int64_t)max(from, s.begin[i]) + step - 1) / step * step;
+        any = any || first < min(end, s.end[i]);
+    }
+    return any;
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------------------------- */
+
+/* What a block works on. */
+typedef struct task {
+    const int32_t *pages; /* of the split */
+    int64_t first_line;   /* (row, head) of lane 0 in q, out and scratch */
+    int32_t n_lanes;
+    int32_t split;
+    int32_t last_pos; /* of the lanes' rows */
+} task;
+
+/* Shared memory. `keys` has a second page behind it if plain, else `stored` has the next one's bytes. */
+typedef struct layout {
+    float *s;       /* [QUARTERS][LANES][S_STRIDE] */
+    uint16_t *p;    /* [LANES][S_STRIDE] */
+    uint16_t *keys; /* [PAGE][key_stride] */
+    uint8_t *stored;
+} layout;
+
+/* Small things that lanes share. */
+typedef struct board {
+    sight sights[LANES];
+    float scale[LANES]; /* what the sums so far are worth after the current page's maximum */
+    uint32_t seen;      /* bit i: some lane sees a key of page i */
+} board;
+
+FL_DEVICE float *partial_of(const params &p, int64_t line, int32_t split) {
+    return p.scratch + (line * p.n_splits + split) * p.partial_stride;
+}
+
+/* m and l behind o. */
+FL_DEVICE float2 *state_of(const params &p, float *partial) {
+    return (float2 *)(partial + p.partial_stride - SCRATCH_STEP);
+}
+
+/* The position of a lane's row. */
+FL_DEVICE int32_t pos_of(const params &p, const timeline &seq, int32_t lane) {
+    return seq.pos + lane / p.n_heads;
+}
+
+/* False: no row of the task reaches the split. The sights are on the board, `seen` is complete after a barrier. */
+FL_DEVICE bool open_task(const params &p, board *b, task *t) {
+    int32_t group = (int32_t)(blockIdx.x % p.n_groups), i = 0;
+    while (i + 1 < p.n_seqs && p.seqs[i + 1].first_group <= group) i++;
+    const timeline &seq = p.seqs[i];
+    int32_t first = (group - seq.first_group) * LANES;
+    t->split = (int32_t)(blockIdx.x / p.n_groups);
+    t->n_lanes = min(LANES, seq.n_rows * p.n_heads - first);
+    t->first_line = (int64_t)seq.row * p.n_heads + first;
+    t->last_pos = pos_of(p, seq, first + t->n_lanes - 1);
+    t->pages = seq.pages + t->split * PAGES;
+    if (t->last_pos < t->split * SPLIT) return false;
+    if (threadIdx.x == 0) b->seen = 0;
+    __syncthreads();
+    int32_t lane = threadIdx.x / PAGES, page = threadIdx.x % PAGES;
+    if (lane < LANES) {
+        sight s = {};
+        if (lane < t->n_lanes) s = sight_of(p.view, pos_of(p, seq, first + lane));
+        if (page == 0) b->sights[lane] = s;
+        int32_t from = t->split * SPLIT + page * PAGE;
+        if (sees_any(s, from, from + PAGE, p.key_step)) atomicOr(&b->seen, 1u << page);
+    }
+    __syncthreads();
+    return true;
+}
+
+/* ---- keys to shared memory ------------------------------------------------------------------------------------- */
+
+FL_DEVICE int32_t quotient(int32_t i, const divisor &d) {
+    return (int32_t)__umulhi((uint32_t)i, d.magic);
+}
+
+/* The task reads key `slot` of page `page`. */
+FL_DEVICE bool is_read(const params &p, const task &t, int32_t page, int32_t slot) {
+    int32_t pos = t.split * SPLIT + page * PAGE + slot;
+    return pos <= t.last_pos && is_step(pos, p.key_step);
+}
+
+/* Latents and k_pe of a plain page; zeros for keys that are not read. */
+FL_DEVICE void copy_plain(const params &p, const task &t, int32_t page, uint16_t *keys) {
+    const uint8_t *piece = fl_kv_piece_at(p.kv, t.pages[page]);
+    for (int32_t i = threadIdx.x; i < PAGE * (int32_t)p.key_runs.n; i += THREADS) {
+        int32_t slot = quotient(i, p.key_runs), run = i - slot * (int32_t)p.key_runs.n;
+        int32_t k_pe_run = run - (int32_t)p.latent_runs.n;
+        const void *from = k_pe_run < 0
+                               ? (const void *)((const uint16_t *)piece + slot * p.kv.latent_dim + run * 8)
+                               : (const void *)(fl_kv_k_pe_at(p.kv, piece, slot) + k_pe_run * 8);
+        fl_copy_async(keys + slot * p.key_stride + run * 8, from, is_read(p, t, page, slot));
+    }
+}
+
+/* Codes, scales and outliers of a quantised page as they are stored; codes of keys that are not read stay behind if
+ * key_step leaves keys out. */
+FL_DEVICE void copy_stored(const params &p, const task &t, int32_t page, uint8_t *stored) {
+    const uint8_t *piece = fl_kv_piece_at(p.kv, t.pages[page]);
+    int32_t code_bytes = p.kv.scales_bytes / PAGE; /* of a key */
+    for (int32_t at = threadIdx.x * 16; at < p.stored_bytes; at += THREADS * 16) {
+        /* 16 bytes may belong to two keys. */
+        bool there = p.key_step == 1 || at >= p.kv.scales_bytes || is_read(p, t, page, at / code_bytes) ||
+                     is_read(p, t, page, (at + 15) / code_bytes);
+        if (there) fl_copy_async(stored + at, piece + at, true);
+    }
+}
+
+FL_DEVICE void copy_k_pe(const params &p, const task &t, int32_t page, uint16_t *keys) {
+    const uint8_t *piece = fl_kv_piece_at(p.kv, t.pages[page]);
+    for (int32_t i = threadIdx.x; i < PAGE * (int32_t)p.k_pe_runs.n; i += THREADS) {
+        int32_t slot = quotient(i, p.k_pe_runs), run = i - slot * (int32_t)p.k_pe_runs.n;
+        fl_copy_async(keys + slot * p.key_stride + p.kv.latent_dim + run * 8,
+                      fl_kv_k_pe_at(p.kv, piece, slot) + run * 8, is_read(p, t, page, slot));
+    }
+}
+
+/* Latents of a page that was copied as stored. */
+FL_DEVICE void decode_page(const params &p, const task &t, int32_t page, const uint8_t *stored,
+                           uint16_t *keys) {
+#pragma unroll 2
+    for (int32_t i = threadIdx.x; i < PAGE * (int32_t)p.latent_runs.n; i += THREADS) {
+        int32_t slot = quotient(i, p.latent_runs), dim = (i - slot * (int32_t)p.latent_runs.n) * 8;
+        uint4 packed = make_uint4(0, 0, 0, 0);
+        if (is_read(p, t, page, slot)) {
+            float x[8];
+            fl_kv_latent_decode8(p.kv, fl_kv_latent_fetch8(p.kv, stored, slot, dim), stored, slot, dim, x);
+            packed = make_uint4(fl_pack_bf16(x[0], x[1]), fl_pack_bf16(x[2], x[3]), fl_pack_bf16(x[4], x[5]),
+                                fl_pack_bf16(x[6], x[7]));
+        }
+        *(uint4 *)(keys + slot * p.key_stride + dim) = packed;
+    }
+}
+
+/* ---- one page -------------------------------------------------------------------------------------------------- */
+
+/* What a thread keeps over the pages. */
+typedef struct state {
+    uint32_t q[Q_STEPS][4];
+    float o[O_STEPS][2][4];
+    float m[2], l[2]; /* of the warp's two lanes */
+} state;
+
+/* Steps of 16 dimensions are dealt to the quarters in turns. */
+FL_DEVICE void open_state(const params &p, const task &t, state *st) {
+    int32_t key_dim = p.kv.latent_dim + p.kv.rope_dim, quarter = threadIdx.x / 32 % QUARTERS;
+    int32_t row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    const uint16_t *q = p.q + (t.first_line + row) * key_dim + column;
+#pragma unroll
+    for (int32_t i = 0; i < Q_STEPS; i++) {
+        int32_t dim = (i * QUARTERS + quarter) * 16;
+#pragma unroll
+        for (int32_t k = 0; k < 4; k++) {
+            bool there = dim < key_dim && row + k % 2 * 8 < t.n_lanes;
+            st->q[i][k] = there ? *(const uint32_t *)(q + k % 2 * 8 * key_dim + dim + k / 2 * 8) : 0;
+        }
+    }
+#pragma unroll
+    for (int32_t i = 0; i < O_STEPS; i++)
+#pragma unroll
+        for (int32_t k = 0; k < 8; k++) st->o[i][k / 4][k % 4] = 0;
+    st->m[0] = st->m[1] = -INFINITY;
+    st->l[0] = st->l[1] = 0;
+}
+
+/* The warp's part of S: 32 keys, its quarter of the dimensions. */
+FL_DEVICE void score_keys(const params &p, const state &st, const uint16_t *keys, float *s) {
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, quarter = warp % QUARTERS;
+    int32_t first_key = warp / QUARTERS * 32, key_dim = p.kv.latent_dim + p.kv.rope_dim;
+    /* Matrices: keys 0-7 and dimensions 0-7, the same and 8-15, keys 8-15 and 0-7, both. */
+    const uint16_t *row = keys + (first_key + lane / 16 * 8 + lane % 8) * p.key_stride + lane / 8 % 2 * 8;
+    float sum[4][4] = {};
+#pragma unroll
+    for (int32_t i = 0; i < Q_STEPS; i++) {
+        int32_t dim = (i * QUARTERS + quarter) * 16;
+        if (dim >= key_dim) break;
+#pragma unroll
+        for (int32_t half = 0; half < 2; half++) {
+            uint32_t b[4];
+            fl_load_matrices(b, row + half * 16 * p.key_stride + dim);
+            fl_mma_bf16(sum[2 * half], st.q[i], b[0], b[1]);
+            fl_mma_bf16(sum[2 * half + 1], st.q[i], b[2], b[3]);
+        }
+    }
+    float *to = s + (quarter * LANES + lane / 4) * S_STRIDE + first_key + lane % 4 * 2;
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++) {
+        *(float2 *)(to + i * 8) = make_float2(sum[i][0], sum[i][1]);
+        *(float2 *)(to + 8 * S_STRIDE + i * 8) = make_float2(sum[i][2], sum[i][3]);
+    }
+}
+
+/* Weights of the warp's two lanes; each of its threads has two keys. */
+FL_DEVICE void weigh_keys(const params &p, const task &t, int32_t page, const layout &at, board *b,
+                          state *st) {
+    int32_t warp = threadIdx.x / 32, key = threadIdx.x % 32 * 2;
+    int32_t first = t.split * SPLIT + page * PAGE;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        int32_t lane = 2 * warp + i;
+        const sight &sight = b->sights[lane];
+        float2 s = *(const float2 *)(at.s + lane * S_STRIDE + key);
+#pragma unroll
+        for (int32_t quarter = 1; quarter < QUARTERS; quarter++) {
+            float2 part = *(const float2 *)(at.s + (quarter * LANES + lane) * S_STRIDE + key);
+            s.x += part.x;
+            s.y += part.y;
+        }
+        if (p.key_step > 1 || sight.begin[1] > first || sight.end[1] < first + PAGE) {
+            if (!sees(sight, first + key, p.key_step)) s.x = -INFINITY;
+            if (!sees(sight, first + key + 1, p.key_step)) s.y = -INFINITY;
+        }
+        float top = fmaxf(st->m[i], fl_warp_max(fmaxf(s.x, s.y)));
+        float from = top == -INFINITY ? 0 : top; /* nothing seen so far: all weights 0 */
+        uint32_t weights = fl_pack_bf16(fl_exp2(s.x - from), fl_exp2(s.y - from));
+        float scale = fl_exp2(st->m[i] - from);
+        float sum = fl_warp_sum(fl_low_of_bf16x2(weights) + fl_high_of_bf16x2(weights));
+        st->m[i] = top;
+        st->l[i] = st->l[i] * scale + sum;
+        *(uint32_t *)(at.p + lane * S_STRIDE + key) = weights;
+        if (key == 0) b->scale[lane] = scale;
+    }
+}
+
+/* The warp's part of O. */
+FL_DEVICE void add_values(const params &p, const uint16_t *keys, const layout &at, const board *b,
+                          state *st) {
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float scale[2] = {b->scale[lane / 4], b->scale[lane / 4 + 8]};
+    uint32_t weights[PAGE / 16][4];
+    /* Matrices: lanes 0-7 and keys 0-7, lanes 8-15 and keys 0-7, lanes 0-7 and keys 8-15, both. */
+    const uint16_t *row = at.p + (lane / 8 % 2 * 8 + lane % 8) * S_STRIDE + lane / 16 * 8;
+#pragma unroll
+    for (int32_t k = 0; k < PAGE / 16; k++) fl_load_matrices(weights[k], row + k * 16);
+    /* Matrices: keys 0-7 and dimensions 0-7, keys 8-15 and 0-7, keys 0-7 and 8-15, both. */
+    const uint16_t *values = keys + (lane / 8 % 2 * 8 + lane % 8) * p.key_stride + lane / 16 * 8;
+#pragma unroll
+    for (int32_t i = 0; i < O_STEPS; i++) {
+        int32_t dim = (i * WARPS + warp) * 16;
+        if (dim >= p.kv.latent_dim) break;
+#pragma unroll
+        for (int32_t k = 0; k < 8; k++) st->o[i][k / 4][k % 4] *= scale[k % 4 / 2];
+#pragma unroll
+        for (int32_t k = 0; k < PAGE / 16; k++) {
+            uint32_t v[4];
+            fl_load_matrices_transposed(v, values + k * 16 * p.key_stride + dim);
+            fl_mma_bf16(st->o[i][0], weights[k], v[0], v[1]);
+            fl_mma_bf16(st->o[i][1], weights[k], v[2], v[3]);
+        }
+    }
+}
+
+FL_DEVICE void store_partial(const params &p, const task &t, const state &st) {
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++)
+        if (lane == 0 && 2 * warp + i < t.n_lanes)
+            *state_of(p, partial_of(p, t.first_line + 2 * warp + i, t.split)) = make_float2(st.m[i], st.l[i]);
+#pragma unroll
+    for (int32_t half = 0; half < 2; half++) {
+        int32_t row = lane / 4 + half * 8;
+        if (row >= t.n_lanes) continue;
+        float *o = partial_of(p, t.first_line + row, t.split) + lane % 4 * 2;
+#pragma unroll
+        for (int32_t i = 0; i < O_STEPS; i++) {
+            int32_t dim = (i * WARPS + warp) * 16;
+            if (dim >= p.kv.latent_dim) break;
+            *(float2 *)(o + dim) = make_float2(st.o[i][0][2 * half], st.o[i][0][2 * half + 1]);
+            *(float2 *)(o + dim + 8) = make_float2(st.o[i][1][2 * half], st.o[i][1][2 * half + 1]);
+        }
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(THREADS, 2) attn_absorbed_kernel(const __grid_constant__ params p) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ board b;
+    task t;
+    state st;
+    if (!open_task(p, &b, &t)) return;
+    uint32_t seen = b.seen;
+    if (seen == 0) {
+        if (threadIdx.x < t.n_lanes)
+            *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.split)) = make_float2(-INFINITY, 0);
+        return;
+    }
+    bool plain = p.stored_bytes == 0;
+    layout at;
+    at.s = (float *)shared;
+    at.p = (uint16_t *)(shared + S_BYTES);
+    at.keys = (uint16_t *)(shared + S_BYTES + P_BYTES);
+    at.stored = (uint8_t *)(at.keys + PAGE * p.key_stride);
+    int32_t page = __ffs(seen) - 1;
+    uint16_t *keys = at.keys, *other_keys = plain ? at.keys + PAGE * p.key_stride : at.keys;
+    if (plain) {
+        copy_plain(p, t, page, keys);
+    } else {
+        copy_stored(p, t, page, at.stored);
+        copy_k_pe(p, t, page, keys);
+    }
+    open_state(p, t, &st);
+    for (;;) {
+        seen &= seen - 1;
+        int32_t next = __ffs(seen) - 1; /* -1: none */
+        fl_copy_async_wait();
+        __syncthreads(); /* the page is there, and all are done with the one before */
+        if (plain) {
+            if (next >= 0) copy_plain(p, t, next, other_keys);
+        } else {
+            decode_page(p, t, page, at.stored, keys);
+            __syncthreads(); /* all is decoded, the stored bytes may go */
+            if (next >= 0) copy_stored(p, t, next, at.stored);
+        }
+        score_keys(p, st, keys, at.s);
+        __syncthreads(); /* S is there, k_pe may go */
+        if (!plain && next >= 0) copy_k_pe(p, t, next, keys);
+        weigh_keys(p, t, page, at, &b, &st);
+        __syncthreads(); /* P is there */
+        add_values(p, keys, at, &b, &st);
+        if (next < 0) break;
+        page = next;
+        uint16_t *used = keys;
+        keys = other_keys;
+        other_keys = used;
+    }
+    store_partial(p, t, st);
+}
+
+/* ---- any shape ------------------------------------------------------------------------------------------------- */
+
+FL_DEVICE float rounded(float x) {
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+/* Which line of the launch: its row's position and timeline; returns the line of the call. */
+FL_DEVICE int64_t find_line(const params &p, int32_t line, int32_t *pos, const int32_t **pages) {
+    int32_t i = 0;
+    while (i + 1 < p.n_seqs && p.seqs[i + 1].first_line <= line) i++;
+    const timeline &seq = p.seqs[i];
+    *pos = pos_of(p, seq, line - seq.first_line);
+    *pages = seq.pages;
+    return (int64_t)seq.row * p.n_heads + line - seq.first_line;
+}
+
+FL_DEVICE float dot_key(const params &p, const fl_bf16 *q, const uint8_t *piece, int32_t slot) {
+    float sum = 0;
+    for (int32_t i = 0; i < p.kv.latent_dim; i++)
+        sum += __bfloat162float(q[i]) * rounded(fl_kv_latent_load(p.kv, piece, slot, i));
+    for (int32_t i = 0; i < p.kv.rope_dim; i++)
+        sum +=
+            __bfloat162float(q[p.kv.latent_dim + i]) * fl_kv_f32_of_bf16(fl_kv_k_pe_at(p.kv, piece, slot)[i]);
+    return sum;
+}
+
+/* Sum over the block in a fixed order; `words` [PLAIN_THREADS / 32] shared. */
+FL_DEVICE float plain_sum(float *words, float x) {
+    float sum = 0, warp_sum = fl_warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = warp_sum;
+    __syncthreads();
+    for (int32_t i = 0; i < PLAIN_THREADS / 32; i++) sum += words[i];
+    return sum;
+}
+
+FL_DEVICE float plain_max(float *words, float x) {
+    float top = -INFINITY, warp_top = fl_warp_max(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = warp_top;
+    __syncthreads();
+    for (int32_t i = 0; i < PLAIN_THREADS / 32; i++) top = fmaxf(top, words[i]);
+    return top;
+}
+
+/* Grid: lines x splits, a partial result each. First a thread has keys, then dimensions. */
+static __global__ void __launch_bounds__(PLAIN_THREADS)
+    attn_absorbed_plain_kernel(const __grid_constant__ params p) {
+    __shared__ float weights[SPLIT], words[PLAIN_THREADS / 32];
+    int32_t pos, split = (int32_t)blockIdx.y, first = split * SPLIT;
+    const int32_t *pages;
+    int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &pages);
+    if (pos < first) return;
+    const sight sight = sight_of(p.view, pos);
+    const fl_bf16 *q = (const fl_bf16 *)p.q + line * (p.kv.latent_dim + p.kv.rope_dim);
+    float top = -INFINITY, sum = 0, *o = partial_of(p, line, split);
+    for (int32_t i = threadIdx.x; i < SPLIT; i += PLAIN_THREADS) {
+        int32_t t = first + i;
+        float s = -INFINITY;
+        if (sees(sight, t, p.key_step)) s = dot_key(p, q, fl_kv_piece_at(p.kv, pages[t / PAGE]), t % PAGE);
+        weights[i] = s;
+        top = fmaxf(top, s);
+    }
+    top = plain_max(words, top);
+    for (int32_t i = threadIdx.x; i < SPLIT; i += PLAIN_THREADS) {
+        weights[i] = top == -INFINITY ? 0 : rounded(fl_exp2(weights[i] - top));
+        sum += weights[i];
+    }
+    sum = plain_sum(words, sum);
+    if (threadIdx.x == 0) *state_of(p, o) = make_float2(top, sum);
+    for (int32_t j = threadIdx.x; j < p.partial_stride - SCRATCH_STEP; j += PLAIN_THREADS) {
+        float value = 0;
+        for (int32_t i = 0; i < SPLIT && j < p.kv.latent_dim; i++) {
+            if (weights[i] == 0) continue; /* may not be readable */
+            const uint8_t *piece = fl_kv_piece_at(p.kv, pages[(first + i) / PAGE]);
+            value += weights[i] * rounded(fl_kv_latent_load(p.kv, piece, (first + i) % PAGE, j));
+        }
+        o[j] = value;
+    }
+}
+
+/* ---- merge ----------------------------------------------------------------------------------------------------- */
+
+/* The warp's splits of a line, from the largest m of all on: four dimensions a thread. */
+FL_DEVICE void merge_splits(const params &p, int64_t line, int32_t n_splits, int32_t dim, float top,
+                            float4 *o, float *l) {
+    enum { AHEAD = 4 };
+    for (int32_t first = threadIdx.x / 32; first < n_splits; first += AHEAD * WARPS) {
+        float2 part[AHEAD]; /* m, l */
+        float4 x[AHEAD];
+#pragma unroll
+        for (int32_t i = 0; i < AHEAD; i++) {
+            int32_t split = first + i * WARPS;
+            part[i] = make_float2(-INFINITY, 0);
+            if (split < n_splits) part[i] = *state_of(p, partial_of(p, line, split));
+        }
+#pragma unroll
+        for (int32_t i = 0; i < AHEAD; i++) {
+            x[i] = make_float4(0, 0, 0, 0);
+            if (part[i].y > 0 && dim < p.partial_stride - SCRATCH_STEP)
+                x[i] = *(const float4 *)(partial_of(p, line, first + i * WARPS) + dim);
+        }
+#pragma unroll
+        for (int32_t i = 0; i < AHEAD; i++) {
+            if (!(part[i].y > 0)) continue;
+            float share = fl_exp2(part[i].x - top);
+            *l += share * part[i].y;
+            o->x += share * x[i].x;
+            o->y += share * x[i].y;
+            o->z += share * x[i].z;
+            o->w += share * x[i].w;
+        }
+    }
+}
+
+/* Grid: lines x slices of MERGE_DIMS dimensions. Splits without a key have l 0 and no o. */
+static __global__ void __launch_bounds__(THREADS)
+    attn_absorbed_merge_kernel(const __grid_constant__ params p) {
+    __shared__ float tops[WARPS], sums[WARPS], parts[WARPS][MERGE_DIMS];
+    int32_t pos, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int32_t *pages;
+    int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &pages);
+    int32_t n_splits = pos / SPLIT + 1, first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
+    float top = -INFINITY, l = 0, sum = 0, value = 0;
+    for (int32_t split = threadIdx.x; split < n_splits; split += THREADS)
+        top = fmaxf(top, state_of(p, partial_of(p, line, split))->x);
+    top = fl_warp_max(top);
+    if (lane == 0) tops[warp] = top;
+    __syncthreads();
+    for (int32_t i = 0; i < WARPS; i++) top = fmaxf(top, tops[i]);
+    float4 o = make_float4(0, 0, 0, 0);
+    merge_splits(p, line, n_splits, first_dim + 4 * lane, top, &o, &l);
+    *(float4 *)&parts[warp][4 * lane] = o;
+    if (lane == 0) sums[warp] = l;
+    __syncthreads();
+    if (threadIdx.x >= MERGE_DIMS) return;
+    for (int32_t i = 0; i < WARPS; i++) {
+        sum += sums[i];
+        value += parts[i][threadIdx.x];
+    }
+    int32_t dim = first_dim + (int32_t)threadIdx.x;
+    if (dim < p.kv.latent_dim)
+        ((fl_bf16 *)p.out)[line * p.kv.latent_dim + dim] = __float2bfloat16_rn(sum > 0 ? value / sum : 0);
+    if (p.lse && dim == 0) p.lse[line] = sum > 0 ? top + __log2f(sum) : -INFINITY;
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------------ */
+
+static divisor divisor_of(int32_t n) {
+    divisor d = {(uint32_t)n, n > 0 ? (uint32_t)((UINT64_C(1) << 32) / (uint32_t)n + 1) : 0};
+    return d;
+}
+
+static int32_t splits_of(const fl_kv_rows *seq) {
+    return (seq->pos + seq->n_rows - 1) / SPLIT + 1;
+}
+
+static bool fits_tensor_cores(const fl_attn_absorbed_args *a, const fl_kv_cuda *kv) {
+    bool aligned = (uintptr_t)a->q % 4 == 0 && kv->wide_latent && kv->wide_k_pe;
+    return aligned && kv->latent_dim % 16 == 0 && kv->latent_dim <= LATENT_MAX && kv->rope_dim % 16 == 0 &&
+           kv->rope_dim <= ROPE_MAX;
+}
+
+static fl_err open_params(const fl_attn_absorbed_args *a, params *p) {
+    memset(p, 0, sizeof *p);
+    FL_TRY(fl_kv_cuda_of("attn_absorbed", &a->kv, &p->kv));
+    p->n_heads = a->n_heads;
+    for (int32_t i = 0; i < a->n_seqs; i++)
+        if (splits_of(&a->seqs[i]) > p->n_splits) p->n_splits = splits_of(&a->seqs[i]);
+    p->partial_stride = (int32_t)(fl_tasks_of(a->kv.latent_dim, SCRATCH_STEP) + 1) * SCRATCH_STEP;
+    p->key_step = a->key_step > 0 ? a->key_step : 1;
+    p->view = a->view;
+    p->q = (const uint16_t *)a->q;
+    p->out = (uint16_t *)a->out;
+    p->lse = a->lse;
+    p->scratch = (float *)a->scratch;
+    p->key_stride = a->kv.latent_dim + a->kv.rope_dim + KEY_PAD;
+    if (!fl_kv_format_is_plain(a->kv.format))
+        p->stored_bytes = p->kv.outliers_bytes + PAGE * p->kv.n_outliers * (int32_t)sizeof(uint16_t);
+    p->latent_runs = divisor_of(a->kv.latent_dim / FL_KV_RUN);
+    p->k_pe_runs = divisor_of(a->kv.rope_dim / FL_KV_RUN);
+    p->key_runs = divisor_of((a->kv.latent_dim + a->kv.rope_dim) / FL_KV_RUN);
+    return FL_ERR_OK;
+}
+
+/* Timelines of one launch. Returns their (row, head) pairs; *n_splits: of the longest. */
+static int32_t put_seqs(const fl_kv_rows *seqs, int32_t n, params *p, int32_t *n_splits) {
+    int32_t lines = 0;
+    p->n_seqs = n;
+    p->n_groups = *n_splits = 0;
+    for (int32_t i = 0; i < n; i++) {
+        timeline seq = {seqs[i].pages, seqs[i].row, seqs[i].n_rows, seqs[i].pos, p->n_groups, lines};
+        p->seqs[i] = seq;
+        lines += seq.n_rows * p->n_heads;
+        p->n_groups += (int32_t)fl_tasks_of(seq.n_rows * p->n_heads, LANES);
+        if (splits_of(&seqs[i]) > *n_splits) *n_splits = splits_of(&seqs[i]);
+    }
+    return lines;
+}
+
+static int32_t shared_bytes_of(const params *p) {
+    int32_t keys_bytes = PAGE * p->key_stride * (int32_t)sizeof(uint16_t);
+    return S_BYTES + P_BYTES + keys_bytes + (p->stored_bytes > 0 ? p->stored_bytes : keys_bytes);
+}
+
+static fl_err launch(const params *p, int32_t lines, int32_t n_splits, bool tensor_cores,
+                     cudaStream_t stream) {
+    int64_t tasks = (int64_t)p->n_groups * n_splits;
+    if (tasks > INT32_MAX || (!tensor_cores && n_splits > UINT16_MAX))
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_absorbed: %d lines of %d splits are more than a launch has",
+                       lines, n_splits);
+    if (tensor_cores) {
+        int32_t shared_bytes = shared_bytes_of(p);
+        FL_CUDA_TRY(cudaFuncSetAttribute((const void *)attn_absorbed_kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+        attn_absorbed_kernel<<<(uint32_t)tasks, THREADS, (size_t)shared_bytes, stream>>>(*p);
+    } else {
+        attn_absorbed_plain_kernel<<<dim3((uint32_t)lines, (uint32_t)n_splits), PLAIN_THREADS, 0, stream>>>(
+            *p);
+    }
+    FL_TRY(FL_CUDA_LAUNCHED("attn_absorbed"));
+    dim3 grid((uint32_t)lines, (uint32_t)fl_tasks_of(p->kv.latent_dim, MERGE_DIMS));
+    attn_absorbed_merge_kernel<<<grid, THREADS, 0, stream>>>(*p);
+    return FL_CUDA_LAUNCHED("attn_absorbed (merge)");
+}
+
+extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_args *a) {
+    FL_TRY(fl_attn_absorbed_validate(a));
+    params p;
+    FL_TRY(open_params(a, &p));
+    bool tensor_cores = fits_tensor_cores(a, &p.kv);
+    for (int32_t first = 0; first < a->n_seqs; first += SEQS_MAX) {
+        int32_t n = a->n_seqs - first < SEQS_MAX ? a->n_seqs - first : SEQS_MAX, n_splits;
+        int32_t lines = put_seqs(a->seqs + first, n, &p, &n_splits);
+        FL_TRY(launch(&p, lines, n_splits, tensor_cores, fl_cuda_of(be)->stream));
+    }
+    return FL_ERR_OK;
+}
