@@ -89,6 +89,43 @@ FL_DEVICE void fl_tma_load_4d(void *shared, const CUtensorMap *map, uint64_t *ba
         : "memory");
 }
 
+/* ---- clusters: blocks on neighbouring multiprocessors --------------------------------------------------------- */
+
+FL_DEVICE uint32_t fl_cluster_rank(void) {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of all blocks of the cluster. */
+FL_DEVICE void fl_cluster_sync(void) {
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;" ::
+                     : "memory");
+}
+
+/* Arrives at the same barrier of the block `rank`, which may be this one. */
+FL_DEVICE void fl_barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(fl_shared_address(barrier)),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* As fl_tma_load_3d, into the same place of every block of the cluster whose bit is set in `ranks`; each one's own
+ * barrier counts. */
+FL_DEVICE void fl_tma_load_3d_to(uint16_t ranks, void *shared, const CUtensorMap *map, uint64_t *barrier,
+                                 int32_t x, int32_t y, int32_t z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(fl_shared_address(shared)),
+        "l"(map), "r"(fl_shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(ranks)
+        : "memory");
+}
+
 /* ---- registers ------------------------------------------------------------------------------------------------- */
 
 /* A warpgroup gives registers back, or takes more. Each role one branch of a single if/else; the kernel has

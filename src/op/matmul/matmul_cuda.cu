@@ -48,6 +48,7 @@ fl_err fl_product_run(fl_cuda *cuda, const fl_product *all, const fl_weight *w) 
 
 extern "C" fl_err fl_matmul_cuda(fl_backend *be, const fl_matmul_args *a) {
     FL_TRY(fl_matmul_validate(a));
+    FL_TRY(fl_matmul_need_plain(be, a));
     if (!a->group_rows && a->n_groups != 1) return fl_matmul_validate_groups(a);
     fl_product p = {.x = (const fl_bf16 *)a->x,
                     .y = a->y,

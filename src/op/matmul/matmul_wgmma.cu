@@ -1,8 +1,9 @@
 /* matmul on Hopper's tensor cores: bf16 operands, f32 sums. Grid: one block a multiprocessor, each walking through
- * tiles of 128 rows x FEATURES features. Block: one warpgroup that only issues bulk tensor copies, two that multiply
+ * tiles of 128 rows x FEATURES features; BLOCKS of them form a cluster, whose tiles lie below each other, so that each
+ * fetches a share of the weights for all. Block: one warpgroup that only issues bulk tensor copies, two that multiply
  * 64 rows each. Shared: a ring of stages of 64 elements of k, 192 KiB in all, so that copies run ahead of the products
- * across tiles. Bound by the tensor cores where rows are many (256 features: 85 flops a byte from L2), by reading the
- * weights where they are few (64 features: most blocks at work).
+ * across tiles. Bound by the tensor cores where rows are many (256 features, clusters of 2: 128 flops a byte from L2),
+ * by reading the weights where they are few (64 features: most blocks at work).
  *
  * Sums go through k in steps of 16 from 0 up in one accumulator, whatever FEATURES and the place in the tile, so a
  * row's bits depend on nothing else. Rows and features outside are copied as zeros or as a neighbour's, multiplied and
@@ -21,7 +22,7 @@ enum {
     STEP_K = 16,
     RING_BYTES = 192 << 10,
     ROWS_BYTES = TILE_ROWS * STAGE_K * 2, /* x of a stage */
-    BAND_TILES = 16, /* row tiles that one set of weight columns is used for before the next */
+    BAND_ROWS = 2048,                     /* that one tile of weights is used for before the next */
     SWIZZLE_ALIGN = 1024,
     WARPS_MULTIPLYING = 8,
     STAGES_MAX = 8,
@@ -29,18 +30,18 @@ enum {
     REGISTERS_MULTIPLYING = 232,
 };
 
-/* Tile counts that the host has worked out. */
+/* What the host has worked out. Here and below a row tile is TILE_ROWS rows for each block of a cluster. */
 typedef struct plan {
     fl_product p;
     int32_t width;     /* of y */
     int32_t tiles_n;   /* tiles across the features */
-    int32_t tiles_row; /* without group_rows: tiles down the rows of a group */
-    bool paired;       /* two neighbouring elements of y can be stored at once */
+    int32_t tiles_row; /* without group_rows: row tiles of a group */
+    int32_t together;  /* neighbouring elements of y that can be stored at once: 8 (bf16 only), 2 or 1 */
 } plan;
 
 typedef struct tile {
     int32_t group, row, row_end,
-        feature; /* rows row .. row_end - 1 of the group are stored, at most TILE_ROWS */
+        feature; /* rows row .. row_end - 1 are stored, at most TILE_ROWS, perhaps none */
 } tile;
 
 typedef struct shared_state {
@@ -49,8 +50,26 @@ typedef struct shared_state {
     int32_t first_row[FL_PRODUCT_GROUPS_MAX + 1];
 } shared_state;
 
+/* Where a role is in the ring, and the parity that it waits for there. */
+typedef struct ring_place {
+    int32_t stage;
+    uint32_t parity;
+} ring_place;
+
+template <int STAGES> FL_DEVICE void advance(ring_place *place) {
+    if (++place->stage < STAGES) return;
+    place->stage = 0;
+    place->parity ^= 1;
+}
+
+/* ---- which tiles ---- */
+
+FL_DEVICE int32_t row_tiles_of(const shared_state *s, int32_t group, int32_t tile_rows) {
+    return (max(s->first_row[group + 1] - s->first_row[group], 0) + tile_rows - 1) / tile_rows;
+}
+
 /* Fills first_row and first_tile. By all threads. */
-FL_DEVICE void count_tiles(const fl_product *p, shared_state *s) {
+FL_DEVICE void count_tiles(const fl_product *p, shared_state *s, int32_t tile_rows) {
     int32_t n = p->n_groups;
     for (int32_t g = threadIdx.x; g <= n; g += THREADS) {
         s->first_row[g] = fl_product_group_row(p, g);
@@ -60,8 +79,7 @@ FL_DEVICE void count_tiles(const fl_product *p, shared_state *s) {
     if (threadIdx.x < 32) {
         int32_t lane = threadIdx.x, share = (n + 31) / 32;
         int32_t begin = min(lane * share, n), end = min(begin + share, n), sum = 0;
-        for (int32_t g = begin; g < end; g++)
-            sum += (max(s->first_row[g + 1] - s->first_row[g], 0) + TILE_ROWS - 1) / TILE_ROWS;
+        for (int32_t g = begin; g < end; g++) sum += row_tiles_of(s, g, tile_rows);
         int32_t before = sum; /* becomes the sum up to and with this lane */
         for (int32_t step = 1; step < 32; step *= 2) {
             int32_t other = __shfl_up_sync(~0u, before, step);
@@ -71,7 +89,7 @@ FL_DEVICE void count_tiles(const fl_product *p, shared_state *s) {
         before -= sum;
         for (int32_t g = begin; g < end; g++) {
             s->first_tile[g] = before;
-            before += (max(s->first_row[g + 1] - s->first_row[g], 0) + TILE_ROWS - 1) / TILE_ROWS;
+            before += row_tiles_of(s, g, tile_rows);
         }
     }
     __syncthreads();
@@ -83,20 +101,30 @@ FL_DEVICE int64_t tiles_of(const plan *plan, const shared_state *s) {
     return rows * plan->tiles_n;
 }
 
-/* Tile t, in an order in which blocks at work at the same time share operands in L2: groups one after another, within
- * a group bands of BAND_TILES row tiles, within a band feature by feature. About 16 x 8 tiles are under way at once. */
-FL_DEVICE tile find_tile(const plan *plan, const shared_state *s, int64_t t, int32_t tile_features) {
+/* The last group that begins at or before a row tile: the one it belongs to. */
+FL_DEVICE int32_t find_group(const shared_state *s, int32_t n_groups, int32_t row_tile) {
+    int32_t low = 0, high = n_groups - 1;
+    while (low < high) {
+        int32_t middle = (low + high + 1) / 2;
+        if (s->first_tile[middle] <= row_tile) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
+/* This block's part of tile t, in an order in which blocks at work at the same time share operands in L2: groups one
+ * after another, within a group bands of BAND_ROWS rows, within a band feature by feature. About 16 x 8 tiles of 128
+ * rows are under way at once. */
+template <int FEATURES, int BLOCKS>
+FL_DEVICE tile find_tile(const plan *plan, const shared_state *s, int64_t t) {
+    constexpr int32_t BAND_TILES = BAND_ROWS / (TILE_ROWS * BLOCKS);
     const fl_product *p = &plan->p;
+    int32_t rank = BLOCKS > 1 ? (int32_t)fl_cluster_rank() : 0;
+    int32_t tile_features = p->out == FL_MATMUL_SWIGLU ? FEATURES / 2 : FEATURES;
     int32_t row_tile = (int32_t)(t / plan->tiles_n); /* as if row by row: right for the group */
-    int32_t group, first, count, row_begin, row_end;
+    int32_t group, first, count, row_begin = 0, row_end = p->rows;
     if (p->group_rows) {
-        int32_t high = p->n_groups - 1;
-        group = 0; /* becomes the last that begins at or before it */
-        while (group < high) {
-            int32_t middle = (group + high + 1) / 2;
-            if (s->first_tile[middle] <= row_tile) group = middle;
-            else high = middle - 1;
-        }
+        group = find_group(s, p->n_groups, row_tile);
         first = s->first_tile[group];
         count = s->first_tile[group + 1] - first;
         row_begin = s->first_row[group];
@@ -105,140 +133,205 @@ FL_DEVICE tile find_tile(const plan *plan, const shared_state *s, int64_t t, int
         group = row_tile / plan->tiles_row;
         first = group * plan->tiles_row;
         count = plan->tiles_row;
-        row_begin = 0;
-        row_end = p->rows;
     }
-    int64_t within = t - (int64_t)first * plan->tiles_n;
-    int64_t band_size = (int64_t)BAND_TILES * plan->tiles_n;
+    int64_t within = t - (int64_t)first * plan->tiles_n, band_size = (int64_t)BAND_TILES * plan->tiles_n;
     int32_t band = (int32_t)(within / band_size) * BAND_TILES;
     int32_t in_band = (int32_t)(within % band_size), height = min(BAND_TILES, count - band);
-    int32_t row = row_begin + (band + in_band % height) * TILE_ROWS;
+    int32_t row = row_begin + ((band + in_band % height) * BLOCKS + rank) * TILE_ROWS;
     return (tile){.group = group,
                   .row = row,
                   .row_end = min(row_end, row + TILE_ROWS),
                   .feature = in_band / height * tile_features};
 }
 
-/* Copies the operands of all tiles of this block into the ring. One thread. */
-template <int FEATURES>
+/* ---- copies ---- */
+
+/* Copies the operands of all tiles of this block into the ring. One thread. In a cluster of two each block copies one
+ * half of the weights into both rings. */
+template <int FEATURES, int BLOCKS>
 FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUtensorMap *map_w,
                           shared_state *s, uint8_t *ring) {
     constexpr int32_t STAGE_BYTES = ROWS_BYTES + FEATURES * STAGE_K * 2, STAGES = RING_BYTES / STAGE_BYTES;
-    bool swiglu = plan->p.out == FL_MATMUL_SWIGLU;
-    int32_t tile_features = swiglu ? FEATURES / 2 : FEATURES, stage = 0;
-    uint32_t parity = 1; /* of the empty barriers: a fresh one counts as having ended its phase 1 */
+    constexpr int32_t HALF = FEATURES / 2, HALF_BYTES = HALF * STAGE_K * 2;
+    int32_t to_second = plan->p.out == FL_MATMUL_SWIGLU ? plan->width : HALF;
+    ring_place place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
     int64_t tiles = tiles_of(plan, s);
-    for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        tile at = find_tile(plan, s, t, tile_features);
-        int32_t second = at.feature + (swiglu ? plan->width : FEATURES / 2);
+    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
+        tile at = find_tile<FEATURES, BLOCKS>(plan, s, t);
         int32_t x_group = plan->p.group_rows ? 0 : at.group;
-        for (int32_t k = 0; k < plan->p.k; k += STAGE_K) {
-            uint8_t *x = ring + stage * STAGE_BYTES, *w = x + ROWS_BYTES;
-            fl_barrier_wait(&s->empty[stage], parity);
-            fl_barrier_expect(&s->full[stage], STAGE_BYTES);
-            fl_tma_load_3d(x, map_x, &s->full[stage], k, at.row, x_group);
-            fl_tma_load_3d(w, map_w, &s->full[stage], k, at.feature, at.group);
-            fl_tma_load_3d(w + STAGE_BYTES / 2 - ROWS_BYTES / 2, map_w, &s->full[stage], k, second, at.group);
-            if (++stage == STAGES) {
-                stage = 0;
-                parity ^= 1;
+        for (int32_t k = 0; k < plan->p.k; k += STAGE_K, advance<STAGES>(&place)) {
+            uint8_t *x = ring + place.stage * STAGE_BYTES, *w = x + ROWS_BYTES;
+            uint64_t *full = &s->full[place.stage];
+            fl_barrier_wait(&s->empty[place.stage], place.parity);
+            fl_barrier_expect(full, STAGE_BYTES);
+            fl_tma_load_3d(x, map_x, full, k, at.row, x_group);
+            if constexpr (BLOCKS == 1) {
+                fl_tma_load_3d(w, map_w, full, k, at.feature, at.group);
+                fl_tma_load_3d(w + HALF_BYTES, map_w, full, k, at.feature + to_second, at.group);
+            } else {
+                int32_t half = (int32_t)fl_cluster_rank();
+                fl_tma_load_3d_to(3, w + half * HALF_BYTES, map_w, full, k, at.feature + half * to_second,
+                                  at.group);
             }
         }
     }
 }
 
-/* Two neighbouring results, the second only if it is inside. */
-FL_DEVICE void store_f32(float *y, float a, float b, bool both, bool paired) {
-    if (both && paired) {
-        *(float2 *)y = make_float2(a, b);
-    } else {
-        y[0] = a;
-        if (both) y[1] = b;
-    }
+/* ---- results ---- */
+
+/* Before: v[m] of lane q of four is (row m, column q) of a 4 x 4 matrix. After: v[m] of lane q is (row q, column m). */
+FL_DEVICE void transpose_quad(uint32_t (&v)[4], int32_t q) {
+    bool odd = q & 1, high = q & 2;
+    uint32_t got_low = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
+    uint32_t got_high = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
+    uint32_t low[2] = {odd ? got_low : v[0], odd ? v[1] : got_low};  /* of row q % 2 */
+    uint32_t up[2] = {odd ? got_high : v[2], odd ? v[3] : got_high}; /* of row 2 + q % 2 */
+    uint32_t got[2] = {__shfl_xor_sync(~0u, high ? low[0] : up[0], 2),
+                       __shfl_xor_sync(~0u, high ? low[1] : up[1], 2)};
+    v[0] = high ? got[0] : low[0];
+    v[1] = high ? got[1] : low[1];
+    v[2] = high ? up[0] : got[0];
+    v[3] = high ? up[1] : got[1];
 }
 
-FL_DEVICE void store_bf16(fl_bf16 *y, float a, float b, bool both, bool paired) {
-    if (both && paired) {
-        *(uint32_t *)y = fl_pack_bf16(a, b);
-    } else {
-        y[0] = __float2bfloat16(a);
-        if (both) y[1] = __float2bfloat16(b);
-    }
-}
-
-/* The results of one warpgroup: d[4 j + 2 i + c] is row 8 i + .., feature 8 j + c + .. */
+/* Pairs of bf16 of one row: words[j] is features 8 j + 2 q and + 1 of the tile. `y` is the row; all lanes come here, those
+ * with `inside` false store nothing. */
 template <int N>
-FL_DEVICE void store_tile(const plan *plan, const tile *at, int32_t warpgroup, const float (&d)[N]) {
+FL_DEVICE void store_bf16(const plan *plan, const tile *at, uint16_t *y, bool inside,
+                          const uint32_t (&words)[N]) {
+    int32_t q = threadIdx.x % 4;
+    if (plan->together == 8) {
+#pragma unroll
+        for (int j = 0; j < N; j += 4) {
+            uint32_t v[4] = {words[j], words[j + 1], words[j + 2], words[j + 3]};
+            int32_t feature = at->feature + 8 * (j + q);
+            transpose_quad(v, q);
+            if (!inside) continue;
+            if (feature + 8 <= plan->width) {
+                *(uint4 *)(y + feature) = make_uint4(v[0], v[1], v[2], v[3]);
+            } else {
+#pragma unroll
+                for (int c = 0; c < 8; c++)
+                    if (feature + c < plan->width) y[feature + c] = (uint16_t)(v[c / 2] >> c % 2 * 16);
+            }
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        int32_t feature = at->feature + 8 * j + 2 * q;
+        if (!inside || feature >= plan->width) continue;
+        if (plan->together == 2 && feature + 1 < plan->width) {
+            *(uint32_t *)(y + feature) = words[j];
+        } else {
+            y[feature] = (uint16_t)words[j];
+            if (feature + 1 < plan->width) y[feature + 1] = (uint16_t)(words[j] >> 16);
+        }
+    }
+}
+
+/* Row i of this thread's two, in f32. */
+template <int N>
+FL_DEVICE void store_f32(const plan *plan, const tile *at, float *y, const float (&d)[N], int i) {
+#pragma unroll
+    for (int j = 0; j < N / 4; j++) {
+        int32_t feature = at->feature + 8 * j + threadIdx.x % 4 * 2;
+        float a = d[4 * j + 2 * i], b = d[4 * j + 2 * i + 1];
+        if (feature >= plan->width) continue;
+        if (plan->together >= 2 && feature + 1 < plan->width) {
+            *(float2 *)(y + feature) = make_float2(a, b);
+        } else {
+            y[feature] = a;
+            if (feature + 1 < plan->width) y[feature + 1] = b;
+        }
+    }
+}
+
+/* The results of one warpgroup. */
+template <int N>
+FL_DEVICE void store_tile(const plan *plan, const tile *at, int32_t first_row, const float (&d)[N]) {
     const fl_product *p = &plan->p;
-    int32_t thread = threadIdx.x % 128, quad = thread % 4 * 2;
     int64_t y_group = p->group_rows ? 0 : at->group * p->y_group_stride;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int32_t row = at->row + warpgroup * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4 + 8 * i;
-        if (row >= at->row_end) continue;
+        int32_t row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + 8 * i;
         int64_t y = y_group + row * p->y_stride;
-        if (p->out == FL_MATMUL_SWIGLU) {
+        bool inside = row < at->row_end;
+        if (p->out == FL_MATMUL_F32) {
+            if (inside) store_f32(plan, at, (float *)p->y + y, d, i);
+        } else if (p->out == FL_MATMUL_ACT) {
+            uint32_t words[N / 4];
+#pragma unroll
+            for (int j = 0; j < N / 4; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+            store_bf16(plan, at, (uint16_t *)p->y + y, inside, words);
+        } else {
+            uint32_t words[N / 8];
 #pragma unroll
             for (int j = 0; j < N / 8; j++) {
                 const float *gate = &d[4 * j + 2 * i], *up = &d[4 * (j + N / 8) + 2 * i];
-                int32_t feature = at->feature + 8 * j + quad;
-                if (feature < plan->width)
-                    store_bf16((fl_bf16 *)p->y + y + feature, fl_swiglu(gate[0], up[0]),
-                               fl_swiglu(gate[1], up[1]), feature + 1 < plan->width, plan->paired);
+                words[j] = fl_pack_bf16(fl_swiglu(gate[0], up[0]), fl_swiglu(gate[1], up[1]));
             }
-        } else {
-#pragma unroll
-            for (int j = 0; j < N / 4; j++) {
-                int32_t feature = at->feature + 8 * j + quad;
-                float a = d[4 * j + 2 * i], b = d[4 * j + 2 * i + 1];
-                bool both = feature + 1 < plan->width;
-                if (feature >= plan->width) continue;
-                if (p->out == FL_MATMUL_F32) store_f32((float *)p->y + y + feature, a, b, both, plan->paired);
-                else store_bf16((fl_bf16 *)p->y + y + feature, a, b, both, plan->paired);
-            }
+            store_bf16(plan, at, (uint16_t *)p->y + y, inside, words);
         }
+    }
+}
+
+/* ---- products ---- */
+
+/* Gives a stage back to whoever copies into it. */
+template <int BLOCKS> FL_DEVICE void release(uint64_t *empty) {
+    int32_t lane = threadIdx.x % 32;
+    if constexpr (BLOCKS == 1) {
+        if (lane == 0) fl_barrier_arrive(empty);
+    } else {
+        if (lane < BLOCKS) fl_barrier_arrive_at(empty, lane);
     }
 }
 
 /* Multiplies 64 rows of all tiles of this block. One warpgroup. A stage is given back once its products have ended,
- * which is one stage later than they were issued, so that the tensor cores always have the next ones waiting. */
-template <int FEATURES>
+ * which is one stage later than they were issued, so that the tensor cores always have the next ones waiting. A
+ * warpgroup without rows leaves them to the other. */
+template <int FEATURES, int BLOCKS>
 FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
     constexpr int32_t STAGE_BYTES = ROWS_BYTES + FEATURES * STAGE_K * 2, STAGES = RING_BYTES / STAGE_BYTES;
-    int32_t tile_features = plan->p.out == FL_MATMUL_SWIGLU ? FEATURES / 2 : FEATURES;
-    int32_t warpgroup = threadIdx.x / 128 - 1, stage = 0, before = 0;
-    bool speaks = threadIdx.x % 32 == 0;
-    uint32_t parity = 0;
+    /* the same in all lanes, which the compiler could not see */
+    int32_t skip_rows = __shfl_sync(~0u, threadIdx.x / 128 - 1, 0) * GROUP_ROWS;
+    int32_t steps_k = (plan->p.k + STAGE_K - 1) / STAGE_K;
+    ring_place place = {0, 0};
     int64_t tiles = tiles_of(plan, s);
-    for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
+        tile at = find_tile<FEATURES, BLOCKS>(plan, s, t);
+        if (at.row + skip_rows >= at.row_end) {
+            for (int32_t k = 0; k < steps_k; k++, advance<STAGES>(&place)) {
+                fl_barrier_wait(&s->full[place.stage], place.parity);
+                release<BLOCKS>(&s->empty[place.stage]);
+            }
+            continue;
+        }
         float d[FEATURES / 2];
-        for (int32_t k = 0; k < plan->p.k; k += STAGE_K) {
-            const uint8_t *x = ring + stage * STAGE_BYTES;
-            uint64_t a = fl_wgmma_k_major(x + warpgroup * GROUP_ROWS * STAGE_K * 2);
+        int32_t before = 0;
+        for (int32_t k = 0; k < steps_k; k++, advance<STAGES>(&place)) {
+            const uint8_t *x = ring + place.stage * STAGE_BYTES;
+            uint64_t a = fl_wgmma_k_major(x + skip_rows * STAGE_K * 2);
             uint64_t b = fl_wgmma_k_major(x + ROWS_BYTES);
-            fl_barrier_wait(&s->full[stage], parity);
+            fl_barrier_wait(&s->full[place.stage], place.parity);
             fl_wgmma_begin();
 #pragma unroll
             for (int step = 0; step < STAGE_K / STEP_K; step++)
                 fl_wgmma_bf16(d, a + step * 2, b + step * 2, k > 0 || step > 0);
             fl_wgmma_commit();
             fl_wgmma_wait<1>();
-            if (k > 0 && speaks) fl_barrier_arrive(&s->empty[before]);
-            before = stage;
-            if (++stage == STAGES) {
-                stage = 0;
-                parity ^= 1;
-            }
+            if (k > 0) release<BLOCKS>(&s->empty[before]);
+            before = place.stage;
         }
         fl_wgmma_wait<0>();
         fl_wgmma_pin(d);
-        if (speaks) fl_barrier_arrive(&s->empty[before]);
-        tile at = find_tile(plan, s, t, tile_features);
-        store_tile(plan, &at, warpgroup, d);
+        release<BLOCKS>(&s->empty[before]);
+        store_tile(plan, &at, at.row + skip_rows, d);
     }
 }
 
-template <int FEATURES>
+template <int FEATURES, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, 1)
     product_wgmma_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
                          const __grid_constant__ plan plan) {
@@ -248,22 +341,28 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < STAGES_MAX; i++) {
             fl_barrier_init(&s->full[i], 1);
-            fl_barrier_init(&s->empty[i], WARPS_MULTIPLYING);
+            fl_barrier_init(&s->empty[i], WARPS_MULTIPLYING * BLOCKS);
         }
         fl_barrier_init_fence();
         fl_tma_prefetch(&map_x);
         fl_tma_prefetch(&map_w);
     }
-    if (plan.p.group_rows) count_tiles(&plan.p, s);
-    else __syncthreads();
+    if (plan.p.group_rows) count_tiles(&plan.p, s, TILE_ROWS * BLOCKS);
+    if constexpr (BLOCKS == 1) __syncthreads();
+    else fl_cluster_sync();
     if (threadIdx.x < 128) {
         fl_registers_release<REGISTERS_COPYING>();
-        if (threadIdx.x == 0) copy_tiles<FEATURES>(&plan, &map_x, &map_w, s, ring);
+        if (threadIdx.x == 0) copy_tiles<FEATURES, BLOCKS>(&plan, &map_x, &map_w, s, ring);
+        __syncwarp();
     } else {
         fl_registers_claim<REGISTERS_MULTIPLYING>();
-        multiply_tiles<FEATURES>(&plan, s, ring);
+        multiply_tiles<FEATURES, BLOCKS>(&plan, s, ring);
     }
+    /* the other block's copies and arrivals still come to this one's memory */
+    if constexpr (BLOCKS > 1) fl_cluster_sync();
 }
+
+/* ---- host ---- */
 
 bool fl_product_wgmma_takes(const fl_product *p) {
     bool x_fits = (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0 &&
@@ -291,60 +390,68 @@ static fl_err make_maps(const fl_product *p, int32_t features, CUtensorMap *map_
     return fl_tma_map(&w, map_w);
 }
 
-/* A block is at work on a wide tile longer than on a narrow one, but not in proportion: narrow ones read the rows more
- * often. In units of one feature. */
-static double tile_time(int32_t features) {
-    return features == 256 ? 256 : features == 128 ? 128 * 1.3 : 64 * 1.8;
-}
-
-/* Tiles down the rows of all groups, at most. */
-static int64_t row_tiles(const fl_product *p) {
-    if (!p->group_rows) return fl_tasks_of(p->rows, TILE_ROWS) * p->n_groups;
-    return p->rows / TILE_ROWS + (p->rows < p->n_groups ? p->rows : p->n_groups);
-}
-
-static int64_t count_all(const fl_product *p, int32_t features) {
-    return row_tiles(p) * fl_tasks_of(p->n, features);
-}
-
-/* The width that fills the device best. Sums do not depend on it. */
-static int32_t choose_features(const fl_cuda *cuda, const fl_product *p) {
-    int32_t best = 256;
-    double best_time = 0;
-    for (int32_t features = 256; features >= 64; features /= 2) {
-        double time =
-            (double)fl_tasks_of(count_all(p, features), cuda->n_multiprocessors) * tile_time(features);
-        if (features == 256 || time < best_time) {
-            best = features;
-            best_time = time;
-        }
+/* By the alignment of every row of y. */
+static int32_t store_together(const fl_product *p) {
+    int32_t bytes = p->out == FL_MATMUL_F32 ? 4 : 2;
+    bool groups = !p->group_rows && p->n_groups > 1;
+    for (int32_t n = p->out == FL_MATMUL_F32 ? 2 : 8; n > 1; n = n == 8 ? 2 : 1) {
+        bool strides = p->y_stride % n == 0 && (!groups || p->y_group_stride % n == 0);
+        if ((uintptr_t)p->y % (uintptr_t)(n * bytes) == 0 && strides) return n;
     }
-    return best;
+    return 1;
 }
 
-template <int FEATURES> static fl_err launch(fl_cuda *cuda, const fl_product *p) {
+/* Row tiles of all groups, at most. */
+static int64_t row_tiles(const fl_product *p, int32_t tile_rows) {
+    if (!p->group_rows) return fl_tasks_of(p->rows, tile_rows) * p->n_groups;
+    return p->rows / tile_rows + (p->rows < p->n_groups ? p->rows : p->n_groups);
+}
+
+/* Most tiles of one block or cluster, times how long it is at work on one. Narrow tiles take longer than their share,
+ * because they read the rows more often; clusters less, because they read the weights once for two. */
+static double time_of(const fl_cuda *cuda, const fl_product *p, int32_t features, int32_t blocks) {
+    int64_t tiles = row_tiles(p, TILE_ROWS * blocks) * fl_tasks_of(p->n, features);
+    double tile_time = blocks == 2       ? 256 * 0.9
+                       : features == 256 ? 256
+                       : features == 128 ? 128 * 1.3
+                                         : 64 * 1.8;
+    return (double)fl_tasks_of(tiles, cuda->n_multiprocessors / blocks) * tile_time;
+}
+
+template <int FEATURES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_product *p) {
     const int32_t shared_bytes = SWIZZLE_ALIGN + RING_BYTES + (int32_t)sizeof(shared_state);
     CUtensorMap map_x, map_w;
     FL_TRY(make_maps(p, FEATURES, &map_x, &map_w));
-    int64_t element = p->out == FL_MATMUL_F32 ? sizeof(float) : sizeof(fl_bf16),
-            tiles = count_all(p, FEATURES);
     plan plan = {.p = *p,
                  .width = fl_product_width(p),
                  .tiles_n = (int32_t)fl_tasks_of(p->n, FEATURES),
-                 .tiles_row = (int32_t)fl_tasks_of(p->rows, TILE_ROWS),
-                 .paired = (uintptr_t)p->y % (2 * element) == 0 && p->y_stride % 2 == 0 &&
-                           (p->group_rows || p->n_groups == 1 || p->y_group_stride % 2 == 0)};
-    FL_CUDA_TRY(cudaFuncSetAttribute(product_wgmma_kernel<FEATURES>,
+                 .tiles_row = (int32_t)fl_tasks_of(p->rows, TILE_ROWS * BLOCKS),
+                 .together = store_together(p)};
+    int64_t clusters = row_tiles(p, TILE_ROWS * BLOCKS) * plan.tiles_n;
+    if (clusters > cuda->n_multiprocessors / BLOCKS) clusters = cuda->n_multiprocessors / BLOCKS;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = BLOCKS;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)clusters * BLOCKS);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = cuda->stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    FL_CUDA_TRY(cudaFuncSetAttribute(product_wgmma_kernel<FEATURES, BLOCKS>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-    int64_t blocks = tiles < cuda->n_multiprocessors ? tiles : cuda->n_multiprocessors;
-    product_wgmma_kernel<FEATURES>
-        <<<(unsigned)blocks, THREADS, shared_bytes, cuda->stream>>>(map_x, map_w, plan);
-    return FL_CUDA_LAUNCHED("matmul on tensor cores");
+    return fl_cuda_check(
+        cudaLaunchKernelEx(&config, product_wgmma_kernel<FEATURES, BLOCKS>, map_x, map_w, plan),
+        "matmul on tensor cores");
 }
 
+/* The shape of tiles that fills the device best. Sums do not depend on it. */
 fl_err fl_product_wgmma(fl_cuda *cuda, const fl_product *p) {
-    int32_t features = choose_features(cuda, p);
-    return features == 256   ? launch<256>(cuda, p)
-           : features == 128 ? launch<128>(cuda, p)
-                             : launch<64>(cuda, p);
+    double pair = time_of(cuda, p, 256, 2), wide = time_of(cuda, p, 256, 1),
+           middle = time_of(cuda, p, 128, 1), narrow = time_of(cuda, p, 64, 1);
+    if (pair <= wide && pair <= middle && pair <= narrow) return launch<256, 2>(cuda, p);
+    if (wide <= middle && wide <= narrow) return launch<256, 1>(cuda, p);
+    return middle <= narrow ? launch<128, 1>(cuda, p) : launch<64, 1>(cuda, p);
 }
