@@ -13,8 +13,10 @@ enum { WORKSPACE_BYTES = 128 << 20, CAPABILITY_MAJOR = 9 };
 
 static const char *const fault_text[FL_CUDA_N_FAULTS] = {
     [FL_CUDA_FAULT_NONE] = "",
-    [FL_CUDA_FAULT_TOKEN_ID] = "embed: a token id is outside the vocabulary",
+    [FL_CUDA_FAULT_TOKEN_ID] = "embed: ids[]: a token id is outside the vocabulary",
     [FL_CUDA_FAULT_GROUP_ROWS] = "matmul: group_rows[] does not rise from 0 to rows",
+    [FL_CUDA_FAULT_EXPERT_ID] = "moe_permute: ids[]: there is no such expert",
+    [FL_CUDA_FAULT_PLACE] = "moe_combine: place[]: outside the experts' rows",
 };
 
 /* ---- errors ---- */

@@ -22,6 +22,8 @@ typedef enum fl_cuda_fault {
     FL_CUDA_FAULT_NONE,
     FL_CUDA_FAULT_TOKEN_ID,
     FL_CUDA_FAULT_GROUP_ROWS,
+    FL_CUDA_FAULT_EXPERT_ID,
+    FL_CUDA_FAULT_PLACE,
     FL_CUDA_N_FAULTS
 } fl_cuda_fault;
 

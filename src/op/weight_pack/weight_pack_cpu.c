@@ -1,10 +1,9 @@
 /* weight_pack, portable: to bf16 in any layout. A task owns whole panels of the packed matrix, so no two
  * write the same panel; source rows are widened in chunks that stay in L1. */
-#include <string.h>
-
 #include "backend/backend.h"
 #include "base/half.h"
 #include "op/span.h"
+#include "op/weight_pack/weight_pack_source.h"
 
 enum { CHUNK = 512, FEATURES_PER_TASK = 128 };
 
@@ -12,46 +11,8 @@ typedef struct job {
     const fl_weight_pack_args *a;
     const fl_weight_layout *layout;
     int32_t step; /* features of the packed matrix a task owns: whole panels */
-    float of_e4m3[256];
+    fl_pack_source source;
 } job;
-
-static void widen(const job *j, const uint8_t *from, int32_t n, float *to) {
-    switch (j->a->src_dtype) {
-    case FL_DTYPE_F8_E4M3:
-        for (int32_t i = 0; i < n; i++) to[i] = j->of_e4m3[from[i]];
-        return;
-    case FL_DTYPE_F32: memcpy(to, from, (size_t)n * sizeof *to); return;
-    default: break;
-    }
-    bool is_bf16 = j->a->src_dtype == FL_DTYPE_BF16;
-    for (int32_t i = 0; i < n; i++) {
-        uint16_t half;
-        memcpy(&half, from + 2 * (size_t)i, sizeof half); /* the file gives no alignment */
-        to[i] = is_bf16 ? fl_f32_of_bf16(half) : fl_f32_of_f16(half);
-    }
-}
-
-/* Scaled source elements (row, first..first+n-1) in f32. */
-static void read_chunk(const job *j, int32_t row, int32_t first, int32_t n, float *to) {
-    const fl_weight_pack_args *a = j->a;
-    int64_t element_bytes = (int64_t)fl_dtype_bytes(a->src_dtype);
-    widen(j, (const uint8_t *)a->src + ((int64_t)row * a->cols + first) * element_bytes, n, to);
-    if (a->scale_inv) {
-        const uint8_t *scale_row =
-            (const uint8_t *)a->scale_inv +
-            (int64_t)((a->row0 + row) / a->block_rows) * a->scale_stride * (int64_t)sizeof(float);
-        for (int32_t i = 0; i < n;) {
-            int32_t block = (first + i) / a->block_cols;
-            int32_t end =
-                n - i < (block + 1) * a->block_cols - (first + i) ? n : (block + 1) * a->block_cols - first;
-            float scale;
-            memcpy(&scale, scale_row + (int64_t)block * (int64_t)sizeof scale, sizeof scale);
-            for (; i < end; i++) to[i] *= scale;
-        }
-    }
-    if (a->col_scale)
-        for (int32_t i = 0; i < n; i++) to[i] *= a->col_scale[first + i];
-}
 
 /* Source rows as packed features: each chunk goes k_pair by k_pair down its panel. */
 static void pack_rows(const job *j, fl_span features) {
@@ -63,7 +24,7 @@ static void pack_rows(const job *j, fl_span features) {
         uint16_t *to = (uint16_t *)a->w->data + fl_weight_index(layout, a->w->k, i, 0);
         for (int32_t first = 0; first < a->cols; first += CHUNK) {
             int32_t n = a->cols - first < CHUNK ? a->cols - first : CHUNK;
-            read_chunk(j, i - a->n_offset, first, n, chunk);
+            fl_pack_source_read(&j->source, i - a->n_offset, first, n, chunk);
             for (int32_t c = 0; c < n; to += stride)
                 for (int32_t p = 0; p < pair && c < n; p++, c++) to[p] = fl_bf16_of_f32(chunk[c]);
         }
@@ -78,7 +39,7 @@ static void pack_columns(const job *j, fl_span features) {
     for (int32_t k = 0; k < a->rows; k++)
         for (int32_t first = features.first; first < features.end; first += CHUNK) {
             int32_t n = features.end - first < CHUNK ? features.end - first : CHUNK;
-            read_chunk(j, k, first - a->n_offset, n, chunk);
+            fl_pack_source_read(&j->source, k, first - a->n_offset, n, chunk);
             for (int32_t c = 0; c < n;) {
                 int32_t lane = (first + c) % layout->n_block;
                 uint16_t *to = (uint16_t *)a->w->data + fl_weight_index(layout, a->w->k, first + c, k);
@@ -107,9 +68,8 @@ fl_err fl_weight_pack_cpu(fl_backend *be, const fl_weight_pack_args *a) {
                        "weight_pack: packed format %s in groups of %d, expected BF16 in "
                        "groups that divide %d",
                        fl_dtype_name(be->layout.dtype), be->layout.k_pair, CHUNK);
-    job j = {.a = a, .layout = &be->layout};
+    job j = {.a = a, .layout = &be->layout, .source = fl_pack_source_of(a)};
     j.step = (int32_t)fl_align_up(FEATURES_PER_TASK, be->layout.n_block);
-    for (int32_t code = 0; code < 256; code++) j.of_e4m3[code] = fl_f32_of_e4m3((uint8_t)code);
     int32_t n = a->transpose ? a->cols : a->rows;
     int32_t n_tasks = fl_span_tasks(a->n_offset + n, j.step) - a->n_offset / j.step;
     fl_pool_run(be->pool, n_tasks, pack_panels, &j);

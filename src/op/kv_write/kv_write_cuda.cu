@@ -1,0 +1,177 @@
+/* kv_write, CUDA. A warp a part of a token: up to 256 latent dimensions of a plain format, one group of fp8, 64
+ * dimensions of int4, or k_pe. A launch takes up to SEQS timelines, whose descriptors travel as its parameter, and a
+ * warp finds its own by bisection. Bound by memory traffic, and by latency when few rows decode: parts of a token
+ * do not wait for each other.
+ *
+ * The naive formats need the smallest and the largest latent of every timeline first: another kernel takes them with
+ * integer atomics, exact in any order, on keys that order as floats do. */
+#include "op/cuda/kv_format.cuh"
+
+enum { WARPS = 4, SEQS = 64, PLAIN_DIMS = 256, EXTENT_ROWS = 8 };
+
+/* One of seqs[], and how many rows those before it in the launch have. */
+typedef struct seq {
+    const int32_t *pages;
+    int32_t row, pos, n_rows;
+    int64_t rows_before;
+} seq;
+
+typedef struct params {
+    fl_kv_cuda kv;
+    const uint16_t *latent, *k_pe;
+    int64_t latent_stride, k_pe_stride;
+    int32_t latent_parts;        /* of a token; k_pe is one more */
+    bool wide_latent, wide_k_pe; /* rows of the inputs in whole runs at 16-byte addresses */
+    float naive_code_max;        /* 0: not a naive format */
+    uint32_t *extents; /* naive: [SEQS][2] keys: of the largest latent, of the largest negated one */
+    int64_t rows;      /* of all timelines here */
+    int32_t n_seqs;
+    seq seqs[SEQS];
+} params;
+
+/* ---- extents of the naive formats ---- */
+
+/* Orders as the numbers do; 0 is below all of them. */
+FL_DEVICE uint32_t key_of(float value) {
+    uint32_t bits = __float_as_uint(value);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+FL_DEVICE float value_of_key(uint32_t key) {
+    return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+
+/* Grid: (blocks of EXTENT_ROWS rows, timelines). NaNs count nothing. */
+static __global__ void __launch_bounds__(WARPS * 32) extent_kernel(const __grid_constant__ params p) {
+    const seq &s = p.seqs[blockIdx.y];
+    int64_t first = (int64_t)blockIdx.x * EXTENT_ROWS;
+    uint32_t high = 0, low = 0;
+    for (int64_t i = first; i < min(first + EXTENT_ROWS, (int64_t)s.n_rows); i++)
+        for (int32_t j = threadIdx.x; j < p.kv.latent_dim; j += WARPS * 32) {
+            float x = fl_kv_f32_of_bf16(p.latent[(s.row + i) * p.latent_stride + j]);
+            if (isnan(x)) continue;
+            high = max(high, key_of(x));
+            low = max(low, key_of(-x));
+        }
+    high = __reduce_max_sync(~0u, high);
+    low = __reduce_max_sync(~0u, low);
+    if (threadIdx.x % 32 != 0 || high == 0) return;
+    atomicMax(p.extents + 2 * blockIdx.y, high);
+    atomicMax(p.extents + 2 * blockIdx.y + 1, low);
+}
+
+FL_DEVICE uint16_t naive_value(float low, float scale, float code_max, uint16_t value) {
+    float x = fl_kv_f32_of_bf16(value), code = 0;
+    if (isnan(x)) return value;
+    if (scale > 0) code = fminf(rintf(__fdiv_rn(__fsub_rn(x, low), scale)), code_max);
+    return fl_kv_bf16_of_f32(__fadd_rn(low, __fmul_rn(code, scale)));
+}
+
+/* ---- writing ---- */
+
+/* n bf16 values by one warp. */
+FL_DEVICE void copy_row(uint16_t *to, const uint16_t *from, int32_t n, bool wide) {
+    int32_t lane = threadIdx.x % 32;
+    if (wide) {
+        for (int32_t i = lane * FL_KV_RUN; i < n; i += 32 * FL_KV_RUN)
+            *(uint4 *)(to + i) = *(const uint4 *)(from + i);
+    } else {
+        for (int32_t i = lane; i < n; i += 32) to[i] = from[i];
+    }
+}
+
+FL_DEVICE void write_naive(const params &p, int32_t of_seq, uint16_t *to, const uint16_t *from, int32_t n) {
+    uint32_t high_key = p.extents[2 * of_seq], low_key = p.extents[2 * of_seq + 1];
+    float high = value_of_key(high_key), low = -value_of_key(low_key); /* of NaNs alone: not used */
+    float scale = __fdiv_rn(__fsub_rn(high, low), p.naive_code_max);
+    for (int32_t i = threadIdx.x % 32; i < n; i += 32)
+        to[i] = naive_value(low, scale, p.naive_code_max, from[i]);
+}
+
+FL_DEVICE int32_t find_seq(const params &p, int64_t row) {
+    int32_t low = 0, high = p.n_seqs;
+    while (high - low > 1) {
+        int32_t middle = (low + high) / 2;
+        if (p.seqs[middle].rows_before <= row) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+static __global__ void __launch_bounds__(WARPS * 32) kv_write_kernel(const __grid_constant__ params p) {
+    const fl_kv_cuda &kv = p.kv;
+    int64_t task = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int64_t row = task / (p.latent_parts + 1);
+    int32_t part = (int32_t)(task % (p.latent_parts + 1));
+    if (row >= p.rows) return;
+    int32_t of_seq = find_seq(p, row);
+    const seq &s = p.seqs[of_seq];
+    int32_t i = (int32_t)(row - s.rows_before), pos = s.pos + i, slot = pos % FL_KV_PAGE_TOKENS;
+    uint8_t *piece = fl_kv_piece_at(kv, s.pages[pos / FL_KV_PAGE_TOKENS]);
+    if (part == p.latent_parts) {
+        uint16_t *to = (uint16_t *)(piece + kv.k_pe_bytes) + slot * kv.rope_dim;
+        copy_row(to, p.k_pe + (int64_t)(s.row + i) * p.k_pe_stride, kv.rope_dim, p.wide_k_pe && kv.wide_k_pe);
+        return;
+    }
+    const uint16_t *from = p.latent + (int64_t)(s.row + i) * p.latent_stride;
+    int32_t first = part * fl_kv_part_dims(kv.format), n = min(PLAIN_DIMS, kv.latent_dim - first);
+    uint16_t *to = (uint16_t *)piece + slot * kv.latent_dim + first;
+    if (kv.format == FL_KV_FP8) fl_kv_store_fp8(kv, piece, slot, first, from, p.wide_latent);
+    else if (kv.format == FL_KV_INT4) fl_kv_store_int4(kv, piece, slot, first, from);
+    else if (p.naive_code_max > 0) write_naive(p, of_seq, to, from + first, n);
+    else copy_row(to, from + first, n, p.wide_latent && kv.wide_latent);
+}
+
+/* ---- launching ---- */
+
+/* The timelines of one launch; returns the rows of the longest. */
+static int32_t take_seqs(const fl_kv_rows *seqs, int32_t n, params *p) {
+    int32_t longest = 0;
+    p->n_seqs = n;
+    p->rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        p->seqs[i].pages = seqs[i].pages;
+        p->seqs[i].row = seqs[i].row;
+        p->seqs[i].pos = seqs[i].pos;
+        p->seqs[i].n_rows = seqs[i].n_rows;
+        p->seqs[i].rows_before = p->rows;
+        p->rows += seqs[i].n_rows;
+        longest = seqs[i].n_rows > longest ? seqs[i].n_rows : longest;
+    }
+    return longest;
+}
+
+static fl_err write_seqs(fl_cuda *cuda, const fl_kv_rows *seqs, int32_t n, params *p) {
+    int32_t longest = take_seqs(seqs, n, p);
+    int64_t blocks = fl_tasks_of(p->rows * (p->latent_parts + 1), WARPS);
+    if (blocks > INT32_MAX)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_write: %lld rows are too many for one launch",
+                       (long long)p->rows);
+    if (p->naive_code_max > 0) {
+        FL_CUDA_TRY(cudaMemsetAsync(p->extents, 0, 2 * SEQS * sizeof *p->extents, cuda->stream));
+        dim3 grid((uint32_t)fl_tasks_of(longest, EXTENT_ROWS), (uint32_t)n);
+        extent_kernel<<<grid, WARPS * 32, 0, cuda->stream>>>(*p);
+        FL_TRY(FL_CUDA_LAUNCHED("kv_write, extents"));
+    }
+    kv_write_kernel<<<(uint32_t)blocks, WARPS * 32, 0, cuda->stream>>>(*p);
+    return FL_CUDA_LAUNCHED("kv_write");
+}
+
+extern "C" fl_err fl_kv_write_cuda(fl_backend *be, const fl_kv_write_args *a) {
+    FL_TRY(fl_kv_write_validate(a));
+    fl_cuda *cuda = fl_cuda_of(be);
+    params p = {};
+    FL_TRY(fl_kv_cuda_of("kv_write", &a->kv, &p.kv));
+    p.latent = (const uint16_t *)a->latent;
+    p.k_pe = (const uint16_t *)a->k_pe;
+    p.latent_stride = a->latent_stride;
+    p.k_pe_stride = a->k_pe_stride;
+    p.latent_parts = (int32_t)fl_tasks_of(a->kv.latent_dim, fl_kv_part_dims(a->kv.format));
+    p.wide_latent = (uintptr_t)a->latent % 16 == 0 && a->latent_stride % FL_KV_RUN == 0;
+    p.wide_k_pe = (uintptr_t)a->k_pe % 16 == 0 && a->k_pe_stride % FL_KV_RUN == 0;
+    p.naive_code_max = (float)fl_kv_naive_code_max(a->kv.format);
+    p.extents = (uint32_t *)cuda->workspace;
+    for (int32_t i = 0; i < a->n_seqs; i += SEQS)
+        FL_TRY(write_seqs(cuda, a->seqs + i, a->n_seqs - i < SEQS ? a->n_seqs - i : SEQS, &p));
+    return FL_ERR_OK;
+}

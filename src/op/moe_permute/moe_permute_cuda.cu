@@ -1,0 +1,254 @@
+/* moe_permute, CUDA: a counting sort that is stable and has one result, then the gather.
+ *
+ * Pairs are cut into chunks of CHUNK, one block each; a warp has CHUNK / 8 of them, in order, 32 at a time. Inside a
+ * chunk a pair's rank among those of its expert is: those of earlier warps, those of its warp's earlier steps, those of
+ * lower lanes in its step. Calls of one chunk (decoding) sort in one launch. Others count first:
+ *   count_kernel   the pairs of each expert in each chunk          workspace counts[expert][chunk]
+ *   scan_kernel    in place: those of the expert in earlier chunks; totals[expert]
+ *   groups_kernel  first place of each expert                      group_rows
+ *   place_kernel   group_rows[expert] + counts[expert][chunk] + rank
+ * The gather reads each row once and writes it top_k times; it is what the time goes to, and memory bounds it. */
+#include "backend/cuda/cuda_backend.h"
+#include "op/cuda/rows.cuh"
+
+enum { THREADS = 256, WARPS = THREADS / 32, CHUNK = 2048, STEPS = CHUNK / THREADS, UNIT = 8, UNITS_EACH = 1 };
+
+typedef struct params {
+    const int32_t *ids;
+    int32_t n_pairs, n_experts, n_chunks;
+    int32_t *counts; /* [n_experts][n_chunks]; NULL: one chunk */
+    int32_t *totals; /* [n_experts] */
+    int32_t *group_rows, *place;
+    int32_t *fault;
+} params;
+
+/* ---- sorting ---- */
+
+/* Sum of `value` over threads before this one; *total over all of the block. All threads take part. */
+FL_DEVICE int32_t exclusive_scan(int32_t value, int32_t *total) {
+    __shared__ int32_t of_warp[WARPS];
+    int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = value, before = 0, all = 0;
+#pragma unroll
+    for (int32_t step = 1; step < 32; step *= 2) {
+        int32_t other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+    }
+    __syncthreads(); /* those who still read the last call's sums */
+    if (lane == 31) of_warp[warp] = sum;
+    __syncthreads();
+#pragma unroll
+    for (int32_t i = 0; i < WARPS; i++) {
+        if (i < warp) before += of_warp[i];
+        all += of_warp[i];
+    }
+    *total = all;
+    return before + sum - value;
+}
+
+/* values[0..n-1], n <= FL_MOE_EXPERTS_MAX, becomes the sums before each; values[n] the sum of all. */
+FL_DEVICE void scan_experts(int32_t *values, int32_t n) {
+    enum { EACH = (int)FL_MOE_EXPERTS_MAX / THREADS };
+    int32_t first = threadIdx.x * EACH, own[EACH], sum = 0, total;
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) {
+        own[i] = first + i < n ? values[first + i] : 0;
+        sum += own[i];
+    }
+    int32_t before = exclusive_scan(sum, &total);
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) {
+        if (first + i < n) values[first + i] = before;
+        before += own[i];
+    }
+    if (threadIdx.x == 0) values[n] = total;
+    __syncthreads();
+}
+
+/* Index of this thread's pair in a step; the warp's 32 are consecutive. */
+FL_DEVICE int64_t pair_of(int32_t step) {
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    return (int64_t)blockIdx.x * CHUNK + (warp * STEPS + step) * 32 + lane;
+}
+
+FL_DEVICE int32_t expert_of(const params &p, int64_t pair) {
+    if (pair >= p.n_pairs) return -1;
+    int32_t id = p.ids[pair];
+    if (id >= 0 && id < p.n_experts) return id;
+    atomicCAS(p.fault, FL_CUDA_FAULT_NONE, FL_CUDA_FAULT_EXPERT_ID);
+    return p.n_experts - 1;
+}
+
+/* Ranks of the block's pairs in their warps, and in `counts` [WARPS][n_experts], zero before, each warp's pairs. */
+FL_DEVICE void rank_in_warps(const params &p, int32_t *counts, int32_t experts[STEPS], int32_t ranks[STEPS]) {
+    int32_t lane = threadIdx.x % 32, *own = counts + threadIdx.x / 32 * p.n_experts;
+#pragma unroll
+    for (int32_t step = 0; step < STEPS; step++) experts[step] = expert_of(p, pair_of(step));
+#pragma unroll
+    for (int32_t step = 0; step < STEPS; step++) {
+        int32_t expert = experts[step], before = 0;
+        uint32_t alike = __match_any_sync(~0u, expert);
+        uint32_t lower = alike & ((1u << lane) - 1);
+        if (expert >= 0) before = own[expert];
+        __syncwarp();
+        if (expert >= 0 && lower == 0) own[expert] = before + __popc(alike);
+        __syncwarp();
+        ranks[step] = before + __popc(lower);
+    }
+}
+
+/* counts[warp][expert] becomes the pairs of earlier warps; all[expert] those of the block. */
+FL_DEVICE void add_warps(const params &p, int32_t *counts, int32_t *all) {
+    for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS) {
+        int32_t sum = 0;
+#pragma unroll
+        for (int32_t w = 0; w < WARPS; w++) {
+            int32_t count = counts[w * p.n_experts + e];
+            counts[w * p.n_experts + e] = sum;
+            sum += count;
+        }
+        all[e] = sum;
+    }
+    __syncthreads();
+}
+
+FL_DEVICE void clear(int32_t *values, int32_t n) {
+    for (int32_t i = threadIdx.x; i < n; i += THREADS) values[i] = 0;
+    __syncthreads();
+}
+
+/* Shared: [n_experts]. Integer sums: any order gives the same. */
+static __global__ void __launch_bounds__(THREADS) count_kernel(const params p) {
+    extern __shared__ int32_t shared[];
+    clear(shared, p.n_experts);
+#pragma unroll
+    for (int32_t step = 0; step < STEPS; step++) {
+        int32_t expert = expert_of(p, pair_of(step));
+        if (expert >= 0) atomicAdd(shared + expert, 1);
+    }
+    __syncthreads();
+    for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS)
+        p.counts[(int64_t)e * p.n_chunks + blockIdx.x] = shared[e];
+}
+
+/* One block an expert. */
+static __global__ void __launch_bounds__(THREADS) scan_kernel(const params p) {
+    int32_t *counts = p.counts + (int64_t)blockIdx.x * p.n_chunks, before = 0, total;
+    for (int32_t first = 0; first < p.n_chunks; first += THREADS) {
+        int32_t i = first + threadIdx.x;
+        int32_t sum = exclusive_scan(i < p.n_chunks ? counts[i] : 0, &total);
+        if (i < p.n_chunks) counts[i] = before + sum;
+        before += total;
+    }
+    if (threadIdx.x == 0) p.totals[blockIdx.x] = before;
+}
+
+static __global__ void __launch_bounds__(THREADS) groups_kernel(const params p) {
+    __shared__ int32_t totals[FL_MOE_EXPERTS_MAX + 1];
+    for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS) totals[e] = p.totals[e];
+    __syncthreads();
+    scan_experts(totals, p.n_experts);
+    for (int32_t e = threadIdx.x; e <= p.n_experts; e += THREADS) p.group_rows[e] = totals[e];
+}
+
+/* Shared: [WARPS + 1][n_experts] and one more. */
+static __global__ void __launch_bounds__(THREADS) place_kernel(const params p) {
+    extern __shared__ int32_t shared[];
+    int32_t *counts = shared, *base = shared + WARPS * p.n_experts, experts[STEPS], ranks[STEPS];
+    clear(counts, WARPS * p.n_experts);
+    rank_in_warps(p, counts, experts, ranks);
+    __syncthreads();
+    add_warps(p, counts, base);
+    if (p.counts) {
+        for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS)
+            base[e] = p.group_rows[e] + p.counts[(int64_t)e * p.n_chunks + blockIdx.x];
+        __syncthreads();
+    } else {
+        scan_experts(base, p.n_experts);
+        for (int32_t e = threadIdx.x; e <= p.n_experts; e += THREADS) p.group_rows[e] = base[e];
+    }
+    int32_t *own = counts + threadIdx.x / 32 * p.n_experts;
+#pragma unroll
+    for (int32_t step = 0; step < STEPS; step++)
+        if (experts[step] >= 0)
+            p.place[pair_of(step)] = base[experts[step]] + own[experts[step]] + ranks[step];
+}
+
+/* ---- gathering ---- */
+
+typedef struct gather {
+    const uint16_t *x;
+    const int32_t *place;
+    uint16_t *y;
+    int64_t x_stride;
+    int32_t rows, top_k, dim;
+} gather;
+
+static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_wide_kernel(const gather g) {
+    int64_t row = fl_rows_row();
+    int32_t first = fl_rows_unit(0, UNITS_EACH) * UNIT;
+    if (row >= g.rows || first >= g.dim) return;
+    uint4 run = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
+    const int32_t *place = g.place + row * g.top_k;
+#pragma unroll 4
+    for (int32_t s = 0; s < g.top_k; s++) *(uint4 *)(g.y + (int64_t)__ldg(place + s) * g.dim + first) = run;
+}
+
+static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_narrow_kernel(const gather g) {
+    int64_t row = fl_rows_row();
+    int32_t j = fl_rows_unit(0, UNITS_EACH);
+    if (row >= g.rows || j >= g.dim) return;
+    uint16_t x = g.x[row * g.x_stride + j];
+    for (int32_t s = 0; s < g.top_k; s++) g.y[(int64_t)g.place[row * g.top_k + s] * g.dim + j] = x;
+}
+
+/* ---- launching ---- */
+
+static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a) {
+    params p = {};
+    p.ids = a->ids;
+    p.n_pairs = a->rows * a->top_k;
+    p.n_experts = a->n_experts;
+    p.n_chunks = (int32_t)fl_tasks_of(p.n_pairs, CHUNK);
+    p.group_rows = a->group_rows;
+    p.place = a->place;
+    p.fault = cuda->fault;
+    size_t expert_bytes = (size_t)a->n_experts * sizeof(int32_t);
+    if (p.n_chunks > 1) {
+        int64_t bytes = ((int64_t)p.n_chunks + 1) * (int64_t)expert_bytes;
+        if (bytes > cuda->workspace_bytes)
+            return FL_FAIL(
+                FL_ERR_UNSUPPORTED,
+                "moe_permute: rows x top_k is %d: counting %d experts' pairs takes %lld bytes, there are "
+                "%lld",
+                p.n_pairs, a->n_experts, (long long)bytes, (long long)cuda->workspace_bytes);
+        p.totals = (int32_t *)cuda->workspace;
+        p.counts = p.totals + a->n_experts;
+        count_kernel<<<(uint32_t)p.n_chunks, THREADS, expert_bytes, cuda->stream>>>(p);
+        scan_kernel<<<(uint32_t)a->n_experts, THREADS, 0, cuda->stream>>>(p);
+        groups_kernel<<<1, THREADS, 0, cuda->stream>>>(p);
+    }
+    size_t shared_bytes = (WARPS + 1) * expert_bytes + sizeof(int32_t);
+    place_kernel<<<(uint32_t)p.n_chunks, THREADS, shared_bytes, cuda->stream>>>(p);
+    return FL_CUDA_LAUNCHED("moe_permute, sorting");
+}
+
+extern "C" fl_err fl_moe_permute_cuda(fl_backend *be, const fl_moe_permute_args *a) {
+    FL_TRY(fl_moe_permute_validate(a));
+    fl_cuda *cuda = fl_cuda_of(be);
+    FL_TRY(sort_pairs(cuda, a));
+    gather g = {};
+    g.x = (const uint16_t *)a->x;
+    g.place = a->place;
+    g.y = (uint16_t *)a->y;
+    g.x_stride = a->x_stride;
+    g.rows = a->rows;
+    g.top_k = a->top_k;
+    g.dim = a->dim;
+    int64_t element = (int64_t)sizeof(uint16_t);
+    bool wide =
+        fl_rows_aligned(a->x, a->x_stride * element, 16) && fl_rows_aligned(a->y, a->dim * element, 16);
+    fl_rows_launch launch = fl_rows_launch_of(a->rows, wide ? a->dim / UNIT : a->dim, UNITS_EACH);
+    if (wide) gather_wide_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
+    else gather_narrow_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
+    return FL_CUDA_LAUNCHED("moe_permute");
+}

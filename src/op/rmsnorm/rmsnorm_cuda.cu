@@ -1,0 +1,173 @@
+/* rmsnorm, CUDA. A warp a row up to 512 dimensions, else a block of 256 threads; bound by memory traffic. A thread takes
+ * quads of elements, keeps the first QUADS of them in registers between the sum and the scaling, and reads the rest of
+ * a longer row again. Which thread adds what in which order depends on dim alone: not on rows, not on whether the row's
+ * addresses allow 16-byte accesses. */
+#include "backend/cuda/cuda_backend.h"
+#include "op/cuda/rows.cuh"
+
+enum {
+    WARP_ROWS = 4,
+    WARP_QUADS = 4,
+    BLOCK_THREADS = 256,
+    BLOCK_QUADS = 7,
+    WARP_DIM_MAX = 32 * WARP_QUADS * 4
+};
+
+typedef struct params {
+    float *x;
+    const float *delta, *gamma;
+    fl_bf16 *y;
+    int64_t x_stride, y_stride;
+    int32_t rows, dim;
+    float eps;
+} params;
+
+/* Quads of a row: 16 bytes at once, or what the row still has of it, zeros behind. */
+template <bool WIDE> FL_DEVICE float4 load4(const float *from, int32_t n) {
+    if (WIDE) return *(const float4 *)from;
+    return make_float4(from[0], n > 1 ? from[1] : 0.0f, n > 2 ? from[2] : 0.0f, n > 3 ? from[3] : 0.0f);
+}
+
+/* The same of what no thread writes, which the compiler may then read early. */
+template <bool WIDE> FL_DEVICE float4 load4_constant(const float *from, int32_t n) {
+    if (WIDE) return __ldg((const float4 *)from);
+    return make_float4(__ldg(from), n > 1 ? __ldg(from + 1) : 0.0f, n > 2 ? __ldg(from + 2) : 0.0f,
+                       n > 3 ? __ldg(from + 3) : 0.0f);
+}
+
+template <bool WIDE> FL_DEVICE void store4(float *to, float4 v, int32_t n) {
+    if (WIDE) {
+        *(float4 *)to = v;
+        return;
+    }
+    to[0] = v.x;
+    if (n > 1) to[1] = v.y;
+    if (n > 2) to[2] = v.z;
+    if (n > 3) to[3] = v.w;
+}
+
+template <bool WIDE> FL_DEVICE void store4_bf16(fl_bf16 *to, float4 v, int32_t n) {
+    if (WIDE) {
+        *(uint2 *)to = make_uint2(fl_pack_bf16(v.x, v.y), fl_pack_bf16(v.z, v.w));
+        return;
+    }
+    to[0] = __float2bfloat16_rn(v.x);
+    if (n > 1) to[1] = __float2bfloat16_rn(v.y);
+    if (n > 2) to[2] = __float2bfloat16_rn(v.z);
+    if (n > 3) to[3] = __float2bfloat16_rn(v.w);
+}
+
+FL_DEVICE float4 add4(float4 a, float4 b) {
+    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
+}
+
+FL_DEVICE float add_squares(float sum, float4 v) {
+    sum = __fmaf_rn(v.x, v.x, sum);
+    sum = __fmaf_rn(v.y, v.y, sum);
+    sum = __fmaf_rn(v.z, v.z, sum);
+    return __fmaf_rn(v.w, v.w, sum);
+}
+
+template <bool WIDE> FL_DEVICE void put4(const params &p, int64_t row, int32_t first, float4 v, float scale) {
+    int32_t n = p.dim - first;
+    v = make_float4(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale), __fmul_rn(v.z, scale),
+                    __fmul_rn(v.w, scale));
+    if (p.gamma) {
+        float4 g = load4_constant<WIDE>(p.gamma + first, n);
+        v = make_float4(__fmul_rn(v.x, g.x), __fmul_rn(v.y, g.y), __fmul_rn(v.z, g.z), __fmul_rn(v.w, g.w));
+    }
+    store4_bf16<WIDE>(p.y + row * p.y_stride + first, v, n);
+}
+
+/* The sum over a row's threads: the warp's tree, then warps in index order. */
+template <int THREADS> FL_DEVICE float row_sum(float sum) {
+    __shared__ float of_warp[BLOCK_THREADS / 32];
+    sum = fl_warp_sum(sum);
+    if (THREADS == 32) return sum;
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = of_warp[0];
+#pragma unroll
+    for (int32_t i = 1; i < THREADS / 32; i++) sum = __fadd_rn(sum, of_warp[i]);
+    return sum;
+}
+
+/* blockDim (THREADS, rows of a block); one row a block where THREADS is more than a warp. */
+template <int THREADS, int QUADS, bool WIDE>
+static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARP_ROWS : THREADS)
+    rmsnorm_kernel(const params p) {
+    int64_t row = fl_rows_row();
+    if (row >= p.rows) return; /* whole warps; whole blocks where a block synchronises */
+    int32_t start = (int32_t)threadIdx.x * 4, rest = start + QUADS * THREADS * 4;
+    float *x = p.x + row * p.x_stride;
+    const float *delta = p.delta ? p.delta + row * p.dim : NULL;
+    float4 v[QUADS];
+    float sum = 0;
+#pragma unroll
+    for (int32_t k = 0; k < QUADS; k++) {
+        int32_t first = start + k * THREADS * 4;
+        v[k] = first < p.dim ? load4<WIDE>(x + first, p.dim - first) : make_float4(0, 0, 0, 0);
+    }
+    if (delta) {
+        float4 d[QUADS];
+#pragma unroll
+        for (int32_t k = 0; k < QUADS; k++) {
+            int32_t first = start + k * THREADS * 4;
+            d[k] =
+                first < p.dim ? load4_constant<WIDE>(delta + first, p.dim - first) : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int32_t k = 0; k < QUADS; k++) {
+            int32_t first = start + k * THREADS * 4;
+            v[k] = add4(v[k], d[k]);
+            if (first < p.dim) store4<WIDE>(x + first, v[k], p.dim - first);
+        }
+    }
+#pragma unroll
+    for (int32_t k = 0; k < QUADS; k++) sum = add_squares(sum, v[k]);
+    for (int32_t first = rest; first < p.dim; first += THREADS * 4) {
+        float4 more = load4<WIDE>(x + first, p.dim - first);
+        if (delta) {
+            more = add4(more, load4_constant<WIDE>(delta + first, p.dim - first));
+            store4<WIDE>(x + first, more, p.dim - first);
+        }
+        sum = add_squares(sum, more);
+    }
+    float mean = __fdiv_rn(row_sum<THREADS>(sum), (float)p.dim);
+    float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, p.eps)));
+#pragma unroll
+    for (int32_t k = 0; k < QUADS; k++) {
+        int32_t first = start + k * THREADS * 4;
+        if (first < p.dim) put4<WIDE>(p, row, first, v[k], scale);
+    }
+    for (int32_t first = rest; first < p.dim; first += THREADS * 4) /* x now holds the sum with delta */
+        put4<WIDE>(p, row, first, load4<WIDE>(x + first, p.dim - first), scale);
+}
+
+template <bool WIDE> static void launch(const params &p, cudaStream_t stream) {
+    if (p.dim <= WARP_DIM_MAX)
+        rmsnorm_kernel<32, WARP_QUADS, WIDE>
+            <<<(uint32_t)fl_tasks_of(p.rows, WARP_ROWS), dim3(32, WARP_ROWS), 0, stream>>>(p);
+    else rmsnorm_kernel<BLOCK_THREADS, BLOCK_QUADS, WIDE><<<(uint32_t)p.rows, BLOCK_THREADS, 0, stream>>>(p);
+}
+
+extern "C" fl_err fl_rmsnorm_cuda(fl_backend *be, const fl_rmsnorm_args *a) {
+    FL_TRY(fl_rmsnorm_validate(a));
+    params p = {};
+    p.x = a->x;
+    p.delta = a->delta;
+    p.gamma = a->gamma;
+    p.y = (fl_bf16 *)a->y;
+    p.x_stride = a->x_stride;
+    p.y_stride = a->y_stride;
+    p.rows = a->rows;
+    p.dim = a->dim;
+    p.eps = a->eps;
+    int64_t float_bytes = (int64_t)sizeof(float);
+    bool wide = a->dim % 4 == 0 && fl_rows_aligned(a->x, a->x_stride * float_bytes, 16) &&
+                fl_rows_aligned(a->delta, 0, 16) && fl_rows_aligned(a->gamma, 0, 16) &&
+                fl_rows_aligned(a->y, a->y_stride * (int64_t)sizeof(fl_bf16), 8);
+    if (wide) launch<true>(p, fl_cuda_of(be)->stream);
+    else launch<false>(p, fl_cuda_of(be)->stream);
+    return FL_CUDA_LAUNCHED("rmsnorm");
+}

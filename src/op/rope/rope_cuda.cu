@@ -1,0 +1,88 @@
+/* rope, CUDA. Rows as in rows.cuh, units of 4 elements: a 16-byte load of x, one of the row's table where the unit turns,
+ * an 8-byte store. Bound by memory traffic; the table of a row is read once a head, from the caches. Where dimensions
+ * or strides forbid that, units are single elements that look at their pair; the arithmetic is the same, so the bits
+ * are. */
+#include "backend/cuda/cuda_backend.h"
+#include "op/cuda/rows.cuh"
+
+enum { UNIT = 4, UNITS_EACH = 2 };
+
+typedef struct params {
+    const float *x, *table;
+    fl_bf16 *y;
+    int64_t x_stride, y_stride;
+    int32_t rows, width, nope_dim, rope_dim;
+    float scale;
+} params;
+
+FL_DEVICE float turn_even(float even, float odd, float cosine, float sine) {
+    return __fmaf_rn(even, cosine, -__fmul_rn(odd, sine));
+}
+
+FL_DEVICE float turn_odd(float even, float odd, float cosine, float sine) {
+    return __fmaf_rn(even, sine, __fmul_rn(odd, cosine));
+}
+
+static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_wide_kernel(const params p) {
+    int64_t row = fl_rows_row();
+    if (row >= p.rows) return;
+    const float *x = p.x + row * p.x_stride, *table = p.table + row * p.rope_dim;
+    fl_bf16 *y = p.y + row * p.y_stride;
+#pragma unroll
+    for (int32_t k = 0; k < UNITS_EACH; k++) {
+        int32_t first = fl_rows_unit(k, UNITS_EACH) * UNIT;
+        if (first >= p.width) return;
+        int32_t turned = first % (p.nope_dim + p.rope_dim) - p.nope_dim;
+        float4 v = *(const float4 *)(x + first);
+        if (turned >= 0) {
+            float4 r = *(const float4 *)(table + turned);
+            v = make_float4(turn_even(v.x, v.y, r.x, r.y), turn_odd(v.x, v.y, r.x, r.y),
+                            turn_even(v.z, v.w, r.z, r.w), turn_odd(v.z, v.w, r.z, r.w));
+        }
+        *(uint2 *)(y + first) = make_uint2(fl_pack_bf16(__fmul_rn(v.x, p.scale), __fmul_rn(v.y, p.scale)),
+                                           fl_pack_bf16(__fmul_rn(v.z, p.scale), __fmul_rn(v.w, p.scale)));
+    }
+}
+
+static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_narrow_kernel(const params p) {
+    int64_t row = fl_rows_row();
+    if (row >= p.rows) return;
+    const float *x = p.x + row * p.x_stride, *table = p.table + row * p.rope_dim;
+    fl_bf16 *y = p.y + row * p.y_stride;
+    for (int32_t k = 0; k < UNITS_EACH; k++) {
+        int32_t at = fl_rows_unit(k, UNITS_EACH);
+        if (at >= p.width) return;
+        int32_t turned = at % (p.nope_dim + p.rope_dim) - p.nope_dim, odd = turned & 1;
+        float v = x[at];
+        if (turned >= 0) {
+            float2 pair = make_float2(x[at - odd], x[at - odd + 1]);
+            float cosine = table[turned - odd], sine = table[turned - odd + 1];
+            v = odd ? turn_odd(pair.x, pair.y, cosine, sine) : turn_even(pair.x, pair.y, cosine, sine);
+        }
+        y[at] = __float2bfloat16_rn(__fmul_rn(v, p.scale));
+    }
+}
+
+extern "C" fl_err fl_rope_cuda(fl_backend *be, const fl_rope_args *a) {
+    FL_TRY(fl_rope_validate(a));
+    cudaStream_t stream = fl_cuda_of(be)->stream;
+    params p = {};
+    p.x = a->x;
+    p.table = a->table;
+    p.y = (fl_bf16 *)a->y;
+    p.x_stride = a->x_stride;
+    p.y_stride = a->y_stride;
+    p.rows = a->rows;
+    p.width = a->n_heads * (a->nope_dim + a->rope_dim);
+    p.nope_dim = a->nope_dim;
+    p.rope_dim = a->rope_dim;
+    p.scale = a->scale;
+    bool wide = a->nope_dim % UNIT == 0 && a->rope_dim % UNIT == 0 &&
+                fl_rows_aligned(a->x, a->x_stride * (int64_t)sizeof(float), 16) &&
+                fl_rows_aligned(a->table, (int64_t)a->rope_dim * (int64_t)sizeof(float), 16) &&
+                fl_rows_aligned(a->y, a->y_stride * (int64_t)sizeof(fl_bf16), 8);
+    fl_rows_launch launch = fl_rows_launch_of(a->rows, wide ? p.width / UNIT : p.width, UNITS_EACH);
+    if (wide) rope_wide_kernel<<<launch.grid, launch.block, 0, stream>>>(p);
+    else rope_narrow_kernel<<<launch.grid, launch.block, 0, stream>>>(p);
+    return FL_CUDA_LAUNCHED("rope");
+}
