@@ -41,16 +41,15 @@ typedef struct document {
 /* The latents and one plane of k_pe of a call's keys, from the pages. */
 static fl_err read_keys(const document *d, const call *c) {
     const fl_attention *t = d->t;
-    bool spread = c->kind == CALL_ANCHORS;
-    fl_kv_read_args args = {.kv = *t->kv, .pages = d->piece->pages, .n = spread ? 1 : c->n_keys};
+    fl_kv_read_args args = {.kv = *t->kv,
+                            .pages = d->piece->pages,
+                            .pos = c->first,
+                            .n = c->n_keys,
+                            .step = c->kind == CALL_ANCHORS ? t->attend->anchor_step : 1,
+                            .latent = d->latent,
+                            .k_pe = d->k_pe};
     args.kv.plane = c->path->k_plane;
-    for (int32_t i = 0; i < c->n_keys; i += args.n) {
-        args.pos = c->first + (spread ? i * t->attend->anchor_step : i);
-        args.latent = fl_attention_at(t, d->latent, (int64_t)i * t->latent);
-        args.k_pe = fl_attention_at(t, d->k_pe, (int64_t)i * t->rope);
-        FL_TRY(t->w->be->op->kv_read(t->w->be, &args));
-    }
-    return FL_ERR_OK;
+    return t->w->be->op->kv_read(t->w->be, &args);
 }
 
 /* Keys and values of a call; what the call before it had is kept. */

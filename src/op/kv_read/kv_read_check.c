@@ -13,22 +13,24 @@ typedef struct shape {
     int32_t latent, rope, pos, n;
     fl_kv_format format;
     int32_t group, n_outliers;
+    int32_t step;
 } shape;
 
 static const uint16_t outliers[FL_KV_OUTLIERS_MAX] = {0, 1, 31, 40, 63, 64, 100, 127};
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 0, 1, FL_KV_BF16, 0, 0},       {OC_CHECK, 128, 32, 0, 64, FL_KV_BF16, 0, 0},
-    {OC_CHECK, 128, 32, 63, 2, FL_KV_BF16, 0, 0},   {OC_CHECK, 128, 32, 37, 200, FL_KV_F32, 0, 0},
-    {OC_CHECK, 512, 64, 64, 65, FL_KV_BF16, 0, 0},  {OC_CHECK, 17, 6, 319, 1, FL_KV_F32, 0, 0},
-    {OC_CHECK, 33, 10, 65, 63, FL_KV_BF16, 0, 0},   {OC_CHECK, 1, 1, 0, 1, FL_KV_FP8, 0, 0},
-    {OC_CHECK, 128, 32, 37, 200, FL_KV_FP8, 0, 0},  {OC_CHECK, 200, 10, 63, 2, FL_KV_FP8, 0, 0},
-    {OC_CHECK, 512, 64, 64, 65, FL_KV_FP8, 0, 0},   {OC_CHECK, 128, 32, 37, 200, FL_KV_INT4, 32, 8},
-    {OC_CHECK, 128, 32, 0, 64, FL_KV_INT4, 64, 0},  {OC_CHECK, 512, 64, 63, 66, FL_KV_INT4, 64, 3},
-    {OC_CHECK, 32, 6, 319, 1, FL_KV_INT4, 32, 1},   {OC_CHECK, 33, 10, 65, 63, FL_KV_INT4_NAIVE, 0, 0},
-    {OC_BENCH, 128, 32, 0, 320, FL_KV_BF16, 0, 0},  {OC_BENCH, 128, 32, 0, 320, FL_KV_FP8, 0, 0},
-    {OC_BENCH, 128, 32, 0, 320, FL_KV_INT4, 32, 0}, {OC_BENCH, 512, 64, 0, 320, FL_KV_FP8, 0, 0},
-    {OC_BENCH, 512, 64, 0, 320, FL_KV_INT4, 64, 8},
+    {OC_CHECK, 1, 1, 0, 1, FL_KV_BF16, 0, 0, 0},      {OC_CHECK, 128, 32, 0, 64, FL_KV_BF16, 0, 0, 0},
+    {OC_CHECK, 128, 32, 63, 2, FL_KV_BF16, 0, 0, 0},  {OC_CHECK, 128, 32, 37, 200, FL_KV_F32, 0, 0, 0},
+    {OC_CHECK, 512, 64, 64, 65, FL_KV_BF16, 0, 0, 0}, {OC_CHECK, 17, 6, 319, 1, FL_KV_F32, 0, 0, 0},
+    {OC_CHECK, 33, 10, 65, 63, FL_KV_BF16, 0, 0, 0},  {OC_CHECK, 1, 1, 0, 1, FL_KV_FP8, 0, 0, 0},
+    {OC_CHECK, 128, 32, 37, 200, FL_KV_FP8, 0, 0, 0}, {OC_CHECK, 200, 10, 63, 2, FL_KV_FP8, 0, 0, 0},
+    {OC_CHECK, 512, 64, 64, 65, FL_KV_FP8, 0, 0, 0},  {OC_CHECK, 128, 32, 37, 200, FL_KV_INT4, 32, 8, 0},
+    {OC_CHECK, 128, 32, 0, 64, FL_KV_INT4, 64, 0, 0}, {OC_CHECK, 512, 64, 63, 66, FL_KV_INT4, 64, 3, 0},
+    {OC_CHECK, 32, 6, 319, 1, FL_KV_INT4, 32, 1, 0},  {OC_CHECK, 33, 10, 65, 63, FL_KV_INT4_NAIVE, 0, 0, 0},
+    {OC_CHECK, 128, 32, 5, 5, FL_KV_BF16, 0, 0, 64},  {OC_CHECK, 128, 32, 0, 40, FL_KV_INT4, 32, 2, 7},
+    {OC_CHECK, 17, 6, 1, 3, FL_KV_FP8, 0, 0, 159},    {OC_BENCH, 128, 32, 0, 320, FL_KV_BF16, 0, 0, 0},
+    {OC_BENCH, 128, 32, 0, 320, FL_KV_FP8, 0, 0, 0},  {OC_BENCH, 128, 32, 0, 320, FL_KV_INT4, 32, 0, 0},
+    {OC_BENCH, 512, 64, 0, 320, FL_KV_FP8, 0, 0, 0},  {OC_BENCH, 512, 64, 0, 320, FL_KV_INT4, 64, 8, 0},
 };
 
 static const int32_t pages[N_PAGES] = {2, 4, 0, 3, 1};
@@ -75,10 +77,11 @@ static double expected_at(const shape *s, const fl_kv_layer *kv, int32_t pos, in
 
 static void check_shape(oc_run *run, const shape *s) {
     if (s->format == FL_KV_F32 && !run->be->kv_f32) return;
-    if (!oc_case(run, s->kind, "kv_read dims=%d+%d %s/%d+%d pos=%d n=%d", s->latent, s->rope,
-                 fl_kv_format_name(s->format), s->group, s->n_outliers, s->pos, s->n))
+    if (!oc_case(run, s->kind, "kv_read dims=%d+%d %s/%d+%d pos=%d n=%d step=%d", s->latent, s->rope,
+                 fl_kv_format_name(s->format), s->group, s->n_outliers, s->pos, s->n, s->step))
         return;
-    fl_kv_read_args args = {.kv = make_pool(run, s), .pages = pages, .pos = s->pos, .n = s->n};
+    fl_kv_read_args args = {
+        .kv = make_pool(run, s), .pages = pages, .pos = s->pos, .n = s->n, .step = s->step};
     fl_backend *const backends[] = {run->be, run->one, run->ref};
     for (int32_t i = 0; i < 3; i++) {
         fl_dtype dtype = backends[i]->act_dtype;
@@ -92,10 +95,11 @@ static void check_shape(oc_run *run, const shape *s) {
         oc_mat want_latent = oc_output(run, dtype, s->n, s->latent, s->latent);
         oc_mat want_k_pe = oc_output(run, dtype, s->n, s->rope, s->rope);
         for (int32_t t = 0; t < s->n; t++) {
+            int32_t pos = s->pos + t * fl_kv_read_step(&args);
             for (int32_t j = 0; j < s->latent; j++)
-                oc_set(&want_latent, t, j, expected_at(s, &args.kv, s->pos + t, j));
+                oc_set(&want_latent, t, j, expected_at(s, &args.kv, pos, j));
             for (int32_t j = 0; j < s->rope; j++)
-                oc_set(&want_k_pe, t, j, expected_at(s, &args.kv, s->pos + t, s->latent + j));
+                oc_set(&want_k_pe, t, j, expected_at(s, &args.kv, pos, s->latent + j));
         }
         oc_same(run, &latent, &want_latent);
         oc_same(run, &k_pe, &want_k_pe);
@@ -115,6 +119,10 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, kv_read, good, pos, -1, "kv_read: pos");
     OC_ACCEPTED_WITH(run, kv_read, good, pos, INT32_MAX - 5);
     OC_REFUSED_WITH(run, kv_read, good, pos, INT32_MAX - 4, "kv_read: pos");
+    OC_ACCEPTED_WITH(run, kv_read, good, step, (INT32_MAX - 3) / 5);
+    OC_REFUSED_WITH(run, kv_read, good, step, INT32_MAX / 5, "kv_read: pos");
+    OC_REFUSED_WITH(run, kv_read, good, step, INT32_MAX / 5 + 1, "kv_read: step");
+    OC_REFUSED_WITH(run, kv_read, good, step, -1, "kv_read: step");
     OC_REFUSED_WITH(run, kv_read, good, kv.page_stride_bytes, 64 * 12 * 2 - 1,
                     "kv_read: kv.page_stride_bytes");
     OC_REFUSED_WITH(run, kv_read, good, kv.format, FL_N_KV_FORMATS, "kv_read: kv.format");

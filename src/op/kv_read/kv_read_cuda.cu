@@ -8,7 +8,7 @@ enum { THREADS = 256, TOKENS = 16 };
 typedef struct params {
     fl_kv_cuda kv;
     const int32_t *pages;
-    int32_t pos, n;
+    int32_t pos, n, step;
     uint16_t *latent, *k_pe;
     bool wide_latent, wide_k_pe; /* output rows of whole runs at 16-byte addresses */
 } params;
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(THREADS) kv_read_kernel(const __grid_co
     int32_t first = blockIdx.x * TOKENS, n = min(TOKENS, p.n - first);
     int32_t runs = (kv.latent_dim + FL_KV_RUN - 1) / FL_KV_RUN;
     for (int32_t i = threadIdx.x; i < n * runs; i += THREADS) {
-        int32_t token = first + i / runs, dim = i % runs * FL_KV_RUN, pos = p.pos + token;
+        int32_t token = first + i / runs, dim = i % runs * FL_KV_RUN, pos = p.pos + token * p.step;
         const uint8_t *piece = fl_kv_piece_at(kv, p.pages[pos / FL_KV_PAGE_TOKENS]);
         float x[8];
         fl_kv_latent_load8(kv, piece, pos % FL_KV_PAGE_TOKENS, dim, x);
@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(THREADS) kv_read_kernel(const __grid_co
     }
     runs = (kv.rope_dim + FL_KV_RUN - 1) / FL_KV_RUN;
     for (int32_t i = threadIdx.x; i < n * runs; i += THREADS) {
-        int32_t token = first + i / runs, dim = i % runs * FL_KV_RUN, pos = p.pos + token;
+        int32_t token = first + i / runs, dim = i % runs * FL_KV_RUN, pos = p.pos + token * p.step;
         const uint8_t *piece = fl_kv_piece_at(kv, p.pages[pos / FL_KV_PAGE_TOKENS]);
         float x[8];
         fl_kv_k_pe_load8(kv, piece, pos % FL_KV_PAGE_TOKENS, dim, x);
@@ -53,6 +53,7 @@ extern "C" fl_err fl_kv_read_cuda(fl_backend *be, const fl_kv_read_args *a) {
     p.pages = a->pages;
     p.pos = a->pos;
     p.n = a->n;
+    p.step = fl_kv_read_step(a);
     p.latent = (uint16_t *)a->latent;
     p.k_pe = (uint16_t *)a->k_pe;
     p.wide_latent = (uintptr_t)a->latent % 16 == 0 && a->kv.latent_dim % FL_KV_RUN == 0;

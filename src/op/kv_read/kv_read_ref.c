@@ -11,7 +11,7 @@ fl_err fl_kv_read_ref(fl_backend *be, const fl_kv_read_args *a) {
     fl_dtype dtype = fl_kv_format_dtype(a->kv.format);
     float *latent = a->latent, *k_pe = a->k_pe;
     for (int32_t i = 0; i < a->n; i++) {
-        int32_t pos = a->pos + i, slot = pos % FL_KV_PAGE_TOKENS;
+        int32_t pos = a->pos + i * fl_kv_read_step(a), slot = pos % FL_KV_PAGE_TOKENS;
         const uint8_t *piece = fl_kv_piece(&a->kv, a->pages[pos / FL_KV_PAGE_TOKENS]);
         for (int32_t j = 0; j < latent_dim; j++)
             latent[(int64_t)i * latent_dim + j] = fl_kv_latent_at(&a->kv, piece, slot, j);
