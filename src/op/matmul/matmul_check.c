@@ -55,6 +55,11 @@ static const shape shapes[] = {
     {OC_CHECK, 131, 272, 712, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_CHECK, 300, 160, 328, 5, FL_MATMUL_SWIGLU, OC_NORMAL, 8},
     {OC_CHECK, 6, 72, 640, 3, FL_MATMUL_F32, OC_LARGE, 0},
+    {OC_CHECK, 67, 133, 64, 0, FL_MATMUL_F32, OC_NORMAL, 8}, /* aligned inputs, outputs less and less so */
+    {OC_CHECK, 67, 71, 72, 0, FL_MATMUL_ACT, OC_NORMAL, 8},
+    {OC_CHECK, 3, 74, 72, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 8},
+    {OC_CHECK, 33, 102, 64, 0, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_CHECK, 66, 204, 64, 2, FL_MATMUL_ACT, OC_NORMAL, 0},
     {OC_SLOW, 1000, 2200, 96, 0, FL_MATMUL_ACT, OC_NORMAL, 0}, /* many tiles */
     {OC_SLOW, 700, 1664, 160, 6, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
 };

@@ -36,7 +36,7 @@ typedef struct plan {
     int32_t width;     /* of y */
     int32_t tiles_n;   /* tiles across the features */
     int32_t tiles_row; /* without group_rows: row tiles of a group */
-    int32_t together;  /* neighbouring elements of y that can be stored at once: 8 (bf16 only), 2 or 1 */
+    int32_t together;  /* neighbouring elements of y that can be stored at once: 8 (bf16), 4 (f32), 2 or 1 */
 } plan;
 
 typedef struct tile {
@@ -230,19 +230,39 @@ FL_DEVICE void store_bf16(const plan *plan, const tile *at, uint16_t *y, bool in
     }
 }
 
-/* Row i of this thread's two, in f32. */
+/* One row in f32: v[2 j] and v[2 j + 1] are features 8 j + 2 q and + 1 of the tile. All lanes come here, as above. */
 template <int N>
-FL_DEVICE void store_f32(const plan *plan, const tile *at, float *y, const float (&d)[N], int i) {
+FL_DEVICE void store_f32(const plan *plan, const tile *at, float *y, bool inside, const float (&v)[N]) {
+    int32_t q = threadIdx.x % 4;
+    if (plan->together == 4) { /* neighbouring lanes swap, so that each has four features of one j */
+        bool odd = q & 1;
 #pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-        int32_t feature = at->feature + 8 * j + threadIdx.x % 4 * 2;
-        float a = d[4 * j + 2 * i], b = d[4 * j + 2 * i + 1];
-        if (feature >= plan->width) continue;
-        if (plan->together >= 2 && feature + 1 < plan->width) {
-            *(float2 *)(y + feature) = make_float2(a, b);
+        for (int i = 0; i < N; i += 4) {
+            float got0 = __shfl_xor_sync(~0u, odd ? v[i] : v[i + 2], 1);
+            float got1 = __shfl_xor_sync(~0u, odd ? v[i + 1] : v[i + 3], 1);
+            float4 four =
+                odd ? make_float4(got0, got1, v[i + 2], v[i + 3]) : make_float4(v[i], v[i + 1], got0, got1);
+            int32_t feature = at->feature + 4 * i + (odd ? 8 : 0) + q / 2 * 4;
+            if (!inside) continue;
+            if (feature + 4 <= plan->width) {
+                *(float4 *)(y + feature) = four;
+            } else {
+                if (feature < plan->width) y[feature] = four.x;
+                if (feature + 1 < plan->width) y[feature + 1] = four.y;
+                if (feature + 2 < plan->width) y[feature + 2] = four.z;
+            }
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        int32_t feature = at->feature + 4 * i + 2 * q;
+        if (!inside || feature >= plan->width) continue;
+        if (plan->together == 2 && feature + 1 < plan->width) {
+            *(float2 *)(y + feature) = make_float2(v[i], v[i + 1]);
         } else {
-            y[feature] = a;
-            if (feature + 1 < plan->width) y[feature + 1] = b;
+            y[feature] = v[i];
+            if (feature + 1 < plan->width) y[feature + 1] = v[i + 1];
         }
     }
 }
@@ -258,7 +278,10 @@ FL_DEVICE void store_tile(const plan *plan, const tile *at, int32_t first_row, c
         int64_t y = y_group + row * p->y_stride;
         bool inside = row < at->row_end;
         if (p->out == FL_MATMUL_F32) {
-            if (inside) store_f32(plan, at, (float *)p->y + y, d, i);
+            float values[N / 2];
+#pragma unroll
+            for (int j = 0; j < N / 2; j++) values[j] = d[j / 2 * 4 + 2 * i + j % 2];
+            store_f32(plan, at, (float *)p->y + y, inside, values);
         } else if (p->out == FL_MATMUL_ACT) {
             uint32_t words[N / 4];
 #pragma unroll
@@ -393,10 +416,11 @@ static fl_err make_maps(const fl_product *p, int32_t features, CUtensorMap *map_
 /* By the alignment of every row of y. */
 static int32_t store_together(const fl_product *p) {
     int32_t bytes = p->out == FL_MATMUL_F32 ? 4 : 2;
-    bool groups = !p->group_rows && p->n_groups > 1;
-    for (int32_t n = p->out == FL_MATMUL_F32 ? 2 : 8; n > 1; n = n == 8 ? 2 : 1) {
-        bool strides = p->y_stride % n == 0 && (!groups || p->y_group_stride % n == 0);
-        if ((uintptr_t)p->y % (uintptr_t)(n * bytes) == 0 && strides) return n;
+    int64_t group_stride = p->group_rows || p->n_groups == 1 ? 0 : p->y_group_stride;
+    const int32_t counts[] = {16 / bytes, 2};
+    for (int32_t i = 0; i < 2; i++) {
+        bool base = (uintptr_t)p->y % (uintptr_t)(counts[i] * bytes) == 0;
+        if (base && p->y_stride % counts[i] == 0 && group_stride % counts[i] == 0) return counts[i];
     }
     return 1;
 }
