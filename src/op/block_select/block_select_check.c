@@ -19,29 +19,37 @@ typedef struct shape {
     double log2_alpha;
     spread spread;
     uint64_t seed;
+    float density;
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 0, 1, 128, 0, 0, 0, 2, -3, WIDE, 0},
-    {OC_CHECK, 3, 0, 2, 64, 6, 64, 128, 6, -3, WIDE, 0},
-    {OC_CHECK, 4, 4096, 3, 128, 36, 128, 256, 80, -3, WIDE, 0},
-    {OC_CHECK, 4, 4096, 3, 128, 36, 1, 1, 80, 0, FEW, 0},
-    {OC_CHECK, 2, 4096, 2, 64, 68, 130, 2, 80, -INFINITY, WIDE, 0},
-    {OC_CHECK, 4, 8192, 3, 128, 68, 128, 256, 17, -8, WIDE, 0}, /* too many; an odd capacity */
-    {OC_CHECK, 4, 8192, 3, 64, 140, 64, 129, 9, -3, FEW, 0},    /* too many, equal ones at the limit */
-    {OC_CHECK, 2, 8192, 2, 64, 130, 64, 130, 20, -1, EQUAL, 0},
-    {OC_CHECK, 2, 8192, 2, 128, 65, 0, 0, 30, -INFINITY, FAR, 0}, /* too many, some of them -INFINITY */
-    {OC_CHECK, 2, 8192, 2, 128, 65, 256, 512, 14, -40, WIDE, 0},  /* only the forced ones fit */
-    {OC_CHECK, 2, 2048, 2, 64, 34, 5000, 0, 36, -2, WIDE, 0},     /* all are sinks */
-    {OC_CHECK, 2, 2048, 2, 64, 34, 0, 5000, 36, -2, WIDE, 0},     /* all are in the window */
-    {OC_CHECK, 9, 896, 2, 192, 12, 100, 300, 40, -2, WIDE, 0},    /* tiles begin inside blocks */
-    {OC_CHECK, 9, 0, 2, 1024, 2, 0, 900, 40, -2, WIDE, 0},
-    {OC_CHECK, 4, 8192, 3, 128, 68, 128, 256, 140, -2, WIDE, 77},
-    {OC_CHECK, 4, 8192, 3, 64, 140, 64, 128, 30, -8, WIDE, 78}, /* random, too many */
-    {OC_CHECK, 9, 896, 2, 192, 12, 100, 300, 40, -2, WIDE, 79},
-    {OC_SLOW, 3, 130944, 2, 64, 2050, 128, 512, 300, -8, WIDE, 0},
-    {OC_BENCH, 32, 28672, 8, 128, 256, 128, 256, 200, -3, WIDE, 0},
-    {OC_BENCH, 32, 28672, 8, 128, 256, 128, 256, 32, -8, WIDE, 0}, /* every list over capacity */
+    {OC_CHECK, 1, 0, 1, 128, 0, 0, 0, 2, -3, WIDE, 0, 0},
+    {OC_CHECK, 3, 0, 2, 64, 6, 64, 128, 6, -3, WIDE, 0, 0},
+    {OC_CHECK, 4, 4096, 3, 128, 36, 128, 256, 80, -3, WIDE, 0, 0},
+    {OC_CHECK, 4, 4096, 3, 128, 36, 1, 1, 80, 0, FEW, 0, 0},
+    {OC_CHECK, 2, 4096, 2, 64, 68, 130, 2, 80, -INFINITY, WIDE, 0, 0},
+    {OC_CHECK, 4, 8192, 3, 128, 68, 128, 256, 17, -8, WIDE, 0, 0}, /* too many; an odd capacity */
+    {OC_CHECK, 4, 8192, 3, 64, 140, 64, 129, 9, -3, FEW, 0, 0},    /* too many, equal ones at the limit */
+    {OC_CHECK, 2, 8192, 2, 64, 130, 64, 130, 20, -1, EQUAL, 0, 0},
+    {OC_CHECK, 2, 8192, 2, 128, 65, 0, 0, 30, -INFINITY, FAR, 0, 0}, /* too many, some of them -INFINITY */
+    {OC_CHECK, 2, 8192, 2, 128, 65, 256, 512, 14, -40, WIDE, 0, 0},  /* only the forced ones fit */
+    {OC_CHECK, 2, 2048, 2, 64, 34, 5000, 0, 36, -2, WIDE, 0, 0},     /* all are sinks */
+    {OC_CHECK, 2, 2048, 2, 64, 34, 0, 5000, 36, -2, WIDE, 0, 0},     /* all are in the window */
+    {OC_CHECK, 9, 896, 2, 192, 12, 100, 300, 40, -2, WIDE, 0, 0},    /* tiles begin inside blocks */
+    {OC_CHECK, 9, 0, 2, 1024, 2, 0, 900, 40, -2, WIDE, 0, 0},
+    {OC_CHECK, 4, 8192, 3, 128, 68, 128, 256, 140, -2, WIDE, 77, 0},
+    {OC_CHECK, 4, 8192, 3, 64, 140, 64, 128, 30, -8, WIDE, 78, 0}, /* random, too many */
+    {OC_CHECK, 9, 896, 2, 192, 12, 100, 300, 40, -2, WIDE, 79, 0},
+    {OC_CHECK, 4, 4096, 3, 128, 36, 128, 256, 80, -3, WIDE, 0, 0.1f},
+    {OC_CHECK, 4, 8192, 2, 64, 140, 64, 129, 140, 0, FEW, 0, 0.25f},  /* equal ones at the limit */
+    {OC_CHECK, 2, 8192, 2, 64, 130, 64, 130, 20, -1, EQUAL, 0, 0.5f}, /* too many */
+    {OC_CHECK, 2, 8192, 2, 128, 65, 0, 0, 130, -1, FAR, 0, 0.95f},    /* some of them -INFINITY */
+    {OC_CHECK, 9, 896, 2, 192, 12, 100, 300, 40, -2, WIDE, 0, 1},     /* all */
+    {OC_CHECK, 3, 0, 2, 64, 6, 64, 128, 6, -3, WIDE, 0, 0.001f},
+    {OC_CHECK, 4, 8192, 3, 128, 68, 128, 256, 140, -2, WIDE, 77, 0.2f},
+    {OC_SLOW, 3, 130944, 2, 64, 2050, 128, 512, 300, -8, WIDE, 0, 0},
+    {OC_BENCH, 32, 28672, 8, 128, 256, 128, 256, 200, -3, WIDE, 0, 0},
+    {OC_BENCH, 32, 28672, 8, 128, 256, 128, 256, 32, -8, WIDE, 0, 0}, /* every list over capacity */
 };
 
 static double random_score(oc_run *run, spread kind) {
@@ -108,6 +116,7 @@ static fl_block_select_args make_args(const fixture *f, lists *out) {
                                   .dense = s->heads > 2 ? f->dense : NULL,
                                   .sink_tokens = s->sinks,
                                   .window_tokens = s->window,
+                                  .density = s->density,
                                   .random_seed = s->seed,
                                   .list = {.ids = out->ids.data,
                                            .n = out->n.data,
@@ -134,7 +143,8 @@ static bool is_listed(const lists *l, int32_t line, int32_t id) {
 static void check_rule(oc_run *run, const fixture *f, const lists *l, int32_t line) {
     const shape *s = f->s;
     int32_t pos = s->pos + line / s->heads * FL_ATTN_LIST_ROWS, each = s->block_tokens / FL_KV_PAGE_TOKENS;
-    int32_t head = line % s->heads, end_id = (pos + FL_ATTN_LIST_ROWS) / FL_KV_PAGE_TOKENS, wanted = 0, n = 0;
+    int32_t head = line % s->heads, end_id = (pos + FL_ATTN_LIST_ROWS) / FL_KV_PAGE_TOKENS, wanted = 0,
+            passing = 0, n = 0;
     double top = -INFINITY, worst_in = INFINITY, best_out = -INFINITY;
     if (s->heads > 2 && f->dense[head]) {
         OC_TRUE(run, length(l, line) == -1);
@@ -150,11 +160,18 @@ static void check_rule(oc_run *run, const fixture *f, const lists *l, int32_t li
         OC_TRUE(run, in || !forced);
         OC_TRUE(run, in == is_listed(l, line, j * each));
         double score = forced ? 0 : oc_get(&f->score, line, j);
-        wanted += forced || isinf(f->log2_alpha[head]) || score >= top + (double)f->log2_alpha[head];
+        bool passed =
+            s->density > 0 || isinf(f->log2_alpha[head]) || score >= top + (double)f->log2_alpha[head];
+        wanted += forced;
+        passing += !forced && passed;
         if (!forced && in) worst_in = fmin(worst_in, score);
         if (!forced && !in) best_out = fmax(best_out, score);
     }
     OC_TRUE(run, n == length(l, line));
+    /* Of the share every block counts that begins before the tile's end. */
+    int32_t share =
+        (int32_t)ceil((double)s->density * ((pos + FL_ATTN_LIST_ROWS - 1) / s->block_tokens + 1)) * each;
+    wanted += s->density > 0 && share < passing ? share : passing;
     if (wanted <= s->capacity) OC_TRUE(run, n == wanted);
     else OC_TRUE(run, n <= s->capacity && n > s->capacity - each);
     if (s->seed == 0) OC_TRUE(run, worst_in >= best_out);
@@ -199,9 +216,9 @@ static void check_shape(oc_run *run, const shape *s) {
     if (!oc_case(run, s->kind,
                  "block_select tiles=%d pos=%d heads=%d tokens=%d blocks=%d sinks=%d window=%d capacity=%d "
                  "alpha=%g "
-                 "spread=%d seed=%d",
+                 "spread=%d seed=%d density=%g",
                  s->tiles, s->pos, s->heads, s->block_tokens, s->n_blocks, s->sinks, s->window, s->capacity,
-                 s->log2_alpha, (int)s->spread, (int)s->seed))
+                 s->log2_alpha, (int)s->spread, (int)s->seed, (double)s->density))
         return;
     fixture f = make_fixture(run, s);
     lists out[3];
@@ -247,6 +264,11 @@ static void check_literal(oc_run *run) {
     args.list.capacity = 11;
     OC_OK(run, run->be->op->block_select(run->be, &args));
     OC_TRUE(run, n == 10 && memcmp(ids, best, sizeof best) == 0 && overflow == 3);
+    args.list.capacity = 12;
+    args.density =
+        0.12f; /* 9 blocks begin before the tile's end: the two best, whatever alpha lets through */
+    OC_OK(run, run->be->op->block_select(run->be, &args));
+    OC_TRUE(run, n == 10 && memcmp(ids, best, sizeof best) == 0 && overflow == 3);
 }
 
 static fl_block_select_args good_args(void) {
@@ -278,6 +300,10 @@ static void check_limits(oc_run *run) {
                     "block_select: n_blocks");
     OC_REFUSED_WITH(run, block_select, good, sink_tokens, -1, "block_select: sink_tokens");
     OC_REFUSED_WITH(run, block_select, good, window_tokens, -1, "block_select: window_tokens");
+    OC_REFUSED_WITH(run, block_select, good, density, -0.1f, "block_select: density");
+    OC_REFUSED_WITH(run, block_select, good, density, 1.1f, "block_select: density");
+    OC_REFUSED_WITH(run, block_select, good, density, NAN, "block_select: density");
+    OC_ACCEPTED_WITH(run, block_select, good, density, 1);
     OC_ACCEPTED_WITH(run, block_select, good, list.capacity, 8);
     OC_REFUSED_WITH(run, block_select, good, list.capacity, 7, "block_select: list.capacity");
     OC_TRUE(run, fl_block_select_forced(128, 128, 256) == 2 + 4 + 2);

@@ -20,6 +20,7 @@ typedef struct params {
     unsigned long long *overflow, *listed, *visible;
     uint64_t random_seed;
     int32_t pos, n_heads, n_blocks, block_tokens, sink_tokens, window_tokens, capacity;
+    float density;
 } params;
 
 /* One tile and head: the blocks it can choose from are first .. end - 1, those before and behind up to id
@@ -57,6 +58,12 @@ FL_DEVICE choice open_choice(const params &p, int32_t pos, int64_t list) {
     c.end = outside < c.visible ? (int32_t)outside : c.visible;
     if (c.end < c.first) c.end = c.first;
     return c;
+}
+
+/* fl_block_select_quota. */
+FL_DEVICE int32_t quota_of(const params &p, int32_t pos) {
+    int32_t begun = (pos + FL_ATTN_LIST_ROWS - 1) / p.block_tokens + 1;
+    return (int32_t)ceil((double)p.density * begun);
 }
 
 /* ---- exchanges: called by all threads, with the same result in all --------------------------------------------- */
@@ -206,13 +213,13 @@ static __global__ void __launch_bounds__(THREADS) block_select_kernel(const __gr
     uint16_t *ids = p.ids + (int64_t)blockIdx.x * p.capacity;
     float top;
     limit l = {threshold_of(c, &x, p.log2_alpha[head], &top), INT32_MAX};
+    if (p.density > 0) l.cut = -INFINITY;
     int32_t forced_ids = c.end_id - (c.end - c.first) * c.ids_a_block;
-    int32_t room = (p.capacity - forced_ids) / c.ids_a_block, wanted = count_from(c, &x, l.cut);
+    int32_t room = (p.capacity - forced_ids) / c.ids_a_block, passed = count_from(c, &x, l.cut);
+    int32_t wanted = p.density > 0 ? min(passed, quota_of(p, pos)) : passed;
     int32_t left_out = wanted > room ? (wanted - room) * c.ids_a_block : 0;
-    if (wanted > room) {
-        l = tighten(c, &x, l.cut, top, room);
-        wanted = room;
-    }
+    wanted = min(wanted, room);
+    if (wanted < passed) l = tighten(c, &x, l.cut, top, wanted);
     int32_t n_sinks = c.first * c.ids_a_block, n = forced_ids + wanted * c.ids_a_block;
     put_ids(ids, 0, n_sinks);
     put_ids(ids + n_sinks + (int64_t)wanted * c.ids_a_block, c.end * c.ids_a_block, c.end_id);
@@ -247,6 +254,7 @@ extern "C" fl_err fl_block_select_cuda(fl_backend *be, const fl_block_select_arg
     p.sink_tokens = a->sink_tokens;
     p.window_tokens = a->window_tokens;
     p.capacity = a->list.capacity;
+    p.density = a->density;
     uint32_t lists = (uint32_t)(a->rows / FL_ATTN_LIST_ROWS) * (uint32_t)a->n_heads;
     block_select_kernel<<<lists, THREADS, 0, fl_cuda_of(be)->stream>>>(p);
     return FL_CUDA_LAUNCHED("block_select");
