@@ -61,6 +61,15 @@ FL_DEVICE void fl_tma_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+/* `bytes` side by side: a multiple of 16, both addresses 16-byte aligned. */
+FL_DEVICE void fl_bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            fl_shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(fl_shared_address(barrier))
+        : "memory");
+}
+
 /* A box at element coordinates (x, y[, z[, u]]), x the contiguous one, into `shared` (128-byte aligned, 1,024 with
  * the 128-byte swizzle); its bytes count on `barrier`. Outside the tensor: zeros, counted too. */
 FL_DEVICE void fl_tma_load_2d(void *shared, const CUtensorMap *map, uint64_t *barrier, int32_t x, int32_t y) {

@@ -1,5 +1,6 @@
 /* matmul on CUDA: which kernel takes a call. */
 #include "op/matmul/matmul_cuda.cuh"
+#include "op/matmul/matmul_fp8.cuh"
 
 /* End of the run of groups from `begin` whose matrices lie at one distance, and that distance in elements. */
 static int32_t run_end(const fl_weight *w, int32_t begin, int32_t n_groups, int64_t *stride) {
@@ -48,8 +49,9 @@ fl_err fl_product_run(fl_cuda *cuda, const fl_product *all, const fl_weight *w) 
 
 extern "C" fl_err fl_matmul_cuda(fl_backend *be, const fl_matmul_args *a) {
     FL_TRY(fl_matmul_validate(a));
-    FL_TRY(fl_matmul_need_plain(be, a));
+    if (!be->w8a8) FL_TRY(fl_matmul_need_plain(be, a));
     if (!a->group_rows && a->n_groups != 1) return fl_matmul_validate_groups(a);
+    if (a->w[0].scale) return fl_matmul_fp8(fl_cuda_of(be), a);
     fl_product p = {.x = (const fl_bf16 *)a->x,
                     .y = a->y,
                     .x_stride = a->x_stride,

@@ -22,6 +22,9 @@ typedef struct fl_product {
     int32_t n_groups, rows, n, k;
     fl_matmul_out out;
     bool all_groups; /* group_rows begins at 0 and ends at rows */
+    /* fl_product_blas only: not NULL where x and w are e4m3 codes with block scales, as fl_matmul_codes and fl_weight
+     * have them. */
+    const float *x_scale, *w_scale;
 } fl_product;
 
 /* Most groups of one call of the tensor core kernel: their tiles are counted in shared memory. */
@@ -58,7 +61,7 @@ FL_DEVICE void fl_product_check_group(const fl_product *p, int32_t g) {
 }
 
 FL_DEVICE float fl_swiglu(float gate, float up) {
-    return gate / (1.0f + __expf(-gate)) * up;
+    return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 #endif

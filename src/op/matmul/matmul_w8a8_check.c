@@ -5,6 +5,7 @@
 #include "base/half.h"
 
 typedef struct shape {
+    oc_kind kind;
     int32_t rows, n, k, groups; /* groups 0: no group_rows */
     fl_matmul_out out;
     oc_fill fill;
@@ -12,17 +13,31 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {1, 16, 128, 0, FL_MATMUL_F32, OC_NORMAL, 7},       {3, 160, 256, 0, FL_MATMUL_F32, OC_NORMAL, 7},
-    {2, 136, 384, 0, FL_MATMUL_ACT, OC_NORMAL, 0},      {5, 128, 512, 0, FL_MATMUL_ACT, OC_SPIKE, 8},
-    {4, 128, 128, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 7},   {64, 96, 640, 0, FL_MATMUL_F32, OC_NORMAL, 0},
-    {65, 256, 256, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 8},  {70, 416, 512, 0, FL_MATMUL_F32, OC_NORMAL, 7},
-    {130, 512, 384, 0, FL_MATMUL_SWIGLU, OC_SPIKE, 0},  {129, 264, 128, 0, FL_MATMUL_ACT, OC_LARGE, 0},
-    {6, 64, 256, 0, FL_MATMUL_F32, OC_TINY, 4},         {6, 64, 256, 0, FL_MATMUL_ACT, OC_ZERO, 8},
-    {3, 256, 128, 0, FL_MATMUL_SWIGLU, OC_ZERO, 0},     {40, 512, 256, 7, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
-    {150, 256, 256, 3, FL_MATMUL_F32, OC_NORMAL, 7},    {4, 96, 128, 16, FL_MATMUL_ACT, OC_NORMAL, 0},
-    {300, 128, 256, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 8}, {530, 144, 128, 3, FL_MATMUL_F32, OC_NORMAL, 0},
-    {9, 384, 1280, 5, FL_MATMUL_F32, OC_EQUAL, 0},      {33, 8, 128, 0, FL_MATMUL_F32, OC_NORMAL, 0},
-    {66, 1, 128, 0, FL_MATMUL_F32, OC_NORMAL, 7},       {257, 256, 896, 4, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 1, 16, 128, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 3, 160, 256, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 2, 136, 384, 0, FL_MATMUL_ACT, OC_NORMAL, 0},
+    {OC_CHECK, 5, 128, 512, 0, FL_MATMUL_ACT, OC_SPIKE, 8},
+    {OC_CHECK, 4, 128, 128, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 7},
+    {OC_CHECK, 64, 96, 640, 0, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_CHECK, 65, 256, 256, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 8},
+    {OC_CHECK, 70, 416, 512, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 130, 512, 384, 0, FL_MATMUL_SWIGLU, OC_SPIKE, 0},
+    {OC_CHECK, 129, 264, 128, 0, FL_MATMUL_ACT, OC_LARGE, 0},
+    {OC_CHECK, 6, 64, 256, 0, FL_MATMUL_F32, OC_TINY, 4},
+    {OC_CHECK, 6, 64, 256, 0, FL_MATMUL_ACT, OC_ZERO, 8},
+    {OC_CHECK, 3, 256, 128, 0, FL_MATMUL_SWIGLU, OC_ZERO, 0},
+    {OC_CHECK, 40, 512, 256, 7, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 150, 256, 256, 3, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 4, 96, 128, 16, FL_MATMUL_ACT, OC_NORMAL, 0},
+    {OC_CHECK, 300, 128, 256, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 8},
+    {OC_CHECK, 530, 144, 128, 3, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_CHECK, 9, 384, 1280, 5, FL_MATMUL_F32, OC_EQUAL, 0},
+    {OC_CHECK, 33, 8, 128, 0, FL_MATMUL_F32, OC_NORMAL, 0},
+    {OC_CHECK, 66, 1, 128, 0, FL_MATMUL_F32, OC_NORMAL, 7},
+    {OC_CHECK, 257, 256, 896, 4, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_SLOW, 1030, 200, 256, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* tiles of 256 rows on cuda */
+    {OC_SLOW, 1100, 384, 128, 0, FL_MATMUL_ACT, OC_NORMAL, 7},
+    {OC_SLOW, 2100, 256, 640, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
 };
 
 typedef struct fixture {
@@ -178,7 +193,7 @@ static void check_rows(oc_run *run, const fixture *f) {
 
 static void check_shape(oc_run *run, const shape *s) {
     static const char *const out_names[] = {"f32", "act", "swiglu"};
-    if (!oc_case(run, OC_CHECK, "matmul w8a8 rows=%d n=%d k=%d gap=%d groups=%d out=%s %s", s->rows, s->n,
+    if (!oc_case(run, s->kind, "matmul w8a8 rows=%d n=%d k=%d gap=%d groups=%d out=%s %s", s->rows, s->n,
                  s->k, s->gap, s->groups, out_names[s->out], oc_fill_name(s->fill)))
         return;
     fixture f = make_fixture(run, s);

@@ -1,0 +1,158 @@
+/* matmul with block scales: quantising the activations, and the choice of the kernel that multiplies.
+ *
+ * Quantising. Grid: a half warp for each row and 128 inputs. Block: 256 threads. Each thread reads 8 inputs at once and
+ * writes 8 codes. Bound by memory: 2 bytes in, 1 out. */
+#include "op/matmul/matmul_fp8.cuh"
+
+enum { THREADS = 256, LANES = 16 /* of a group of inputs */, INPUTS = FL_SCALE_BLOCK / LANES };
+
+typedef struct quantising {
+    const uint16_t *x; /* bf16 */
+    int64_t x_stride;
+    fl_matmul_codes to;
+    int32_t rows, blocks;
+    bool aligned; /* 16 bytes of x can be read at once */
+} quantising;
+
+/* Two codes, `low` in the low byte: rounded to nearest even, saturating. */
+FL_DEVICE uint32_t pack_e4m3(float low, float high) {
+    uint16_t packed;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+FL_DEVICE void read_inputs(const quantising *q, const uint16_t *x, float (&values)[INPUTS]) {
+    uint32_t words[INPUTS / 2];
+    if (q->aligned) {
+        uint4 all = *(const uint4 *)x;
+        words[0] = all.x;
+        words[1] = all.y;
+        words[2] = all.z;
+        words[3] = all.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < INPUTS / 2; i++) words[i] = x[2 * i] | (uint32_t)x[2 * i + 1] << 16;
+    }
+#pragma unroll
+    for (int i = 0; i < INPUTS / 2; i++) {
+        values[2 * i] = fl_low_of_bf16x2(words[i]);
+        values[2 * i + 1] = fl_high_of_bf16x2(words[i]);
+    }
+}
+
+static __global__ void __launch_bounds__(THREADS) quantise_kernel(const quantising q) {
+    int64_t task = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+    int64_t tasks = (int64_t)q.rows * q.blocks;
+    bool last = task >= tasks; /* of a warp, one half may have nothing to do: it does the last task again */
+    if (last) task = tasks - 1;
+    int64_t row = task / q.blocks, input = task % q.blocks * FL_SCALE_BLOCK + threadIdx.x % LANES * INPUTS;
+    float values[INPUTS], largest = 0x1p-100f;
+    read_inputs(&q, q.x + row * q.x_stride + input, values);
+#pragma unroll
+    for (int i = 0; i < INPUTS; i++) largest = fmaxf(largest, fabsf(values[i]));
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    if (last) return;
+    float inverse = __fdiv_rn(448.0f, largest);
+    uint32_t codes[INPUTS / 4];
+#pragma unroll
+    for (int i = 0; i < INPUTS / 4; i++)
+        codes[i] = pack_e4m3(__fmul_rn(values[4 * i], inverse), __fmul_rn(values[4 * i + 1], inverse)) |
+                   pack_e4m3(__fmul_rn(values[4 * i + 2], inverse), __fmul_rn(values[4 * i + 3], inverse))
+                       << 16;
+    *(uint2 *)(q.to.codes + row * q.blocks * FL_SCALE_BLOCK + input) = make_uint2(codes[0], codes[1]);
+    if (threadIdx.x % LANES == 0)
+        q.to.scale[task % q.blocks * q.to.scale_stride + row] = __fdiv_rn(largest, 448.0f);
+}
+
+static fl_err quantise(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_codes *to) {
+    const quantising q = {.x = (const uint16_t *)a->x,
+                          .x_stride = a->x_stride,
+                          .to = *to,
+                          .rows = a->rows,
+                          .blocks = a->w[0].k / FL_SCALE_BLOCK,
+                          .aligned = (uintptr_t)a->x % 16 == 0 && a->x_stride % 8 == 0};
+    int64_t blocks = fl_tasks_of((int64_t)q.rows * q.blocks, THREADS / LANES);
+    if (blocks > INT32_MAX)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: %d rows of %d inputs are too many for one call", a->rows,
+                       a->w[0].k);
+    quantise_kernel<<<(unsigned)blocks, THREADS, 0, cuda->stream>>>(q);
+    return FL_CUDA_LAUNCHED("matmul: quantising");
+}
+
+static int64_t bytes_between(const void *from, const void *to) {
+    return (const uint8_t *)to - (const uint8_t *)from;
+}
+
+/* End of the run of groups from `begin` whose weights lie at one distance and whose scales do, and these distances. */
+static int32_t run_end(const fl_weight *w, int32_t begin, int32_t n_groups, fl_fp8_product *p) {
+    int32_t end = begin + 1;
+    p->w_group_stride = (int64_t)w[begin].n * w[begin].k;
+    p->w_scale_group_stride = 0;
+    if (end == n_groups) return end;
+    int64_t codes = bytes_between(w[begin].data, w[end].data);
+    int64_t scales = bytes_between(w[begin].scale, w[end].scale);
+    if (codes < p->w_group_stride || codes % 16 != 0 || scales % 16 != 0) return end;
+    p->w_group_stride = codes;
+    p->w_scale_group_stride = scales / (int64_t)sizeof(float);
+    while (end < n_groups && end - begin < FL_PRODUCT_GROUPS_MAX &&
+           bytes_between(w[end - 1].data, w[end].data) == codes &&
+           bytes_between(w[end - 1].scale, w[end].scale) == scales)
+        end++;
+    return end;
+}
+
+/* Through cuBLASLt, if it may be used and takes this; else `done` is false. */
+static fl_err multiply_dense(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_codes *x, bool *done) {
+    const fl_product p = {.x = (const fl_bf16 *)x->codes,
+                          .w = (const fl_bf16 *)a->w->data,
+                          .y = a->y,
+                          .x_stride = a->w->k,
+                          .y_stride = a->y_stride,
+                          .group_rows = a->group_rows,
+                          .n_groups = a->n_groups,
+                          .rows = a->rows,
+                          .n = a->w->n,
+                          .k = a->w->k,
+                          .out = a->out,
+                          .x_scale = x->scale,
+                          .w_scale = a->w->scale};
+    *done = false;
+    return fl_product_blas_takes(cuda, &p) ? fl_product_blas(cuda, &p, done) : FL_ERR_OK;
+}
+
+/* The products with all weights: a launch for each run of groups, which is one launch for any model's. */
+static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_codes *x) {
+    for (int32_t begin = 0, end; begin < a->n_groups; begin = end) {
+        fl_fp8_product p = {.x = *x,
+                            .w = (const uint8_t *)a->w[begin].data,
+                            .w_scale = a->w[begin].scale,
+                            .y = a->y,
+                            .y_stride = a->y_stride,
+                            .group_rows = a->group_rows ? a->group_rows + begin : NULL,
+                            .rows = a->rows,
+                            .n = a->w[0].n,
+                            .k = a->w[0].k,
+                            .out = a->out};
+        end = run_end(a->w, begin, a->n_groups, &p);
+        p.n_groups = end - begin;
+        p.all_groups = p.n_groups == a->n_groups;
+        FL_TRY(fl_fp8_product_wgmma(cuda, &p));
+    }
+    return FL_ERR_OK;
+}
+
+fl_err fl_matmul_fp8(fl_cuda *cuda, const fl_matmul_args *a) {
+    for (int32_t i = 0; i < a->n_groups; i++)
+        if ((uintptr_t)a->w[i].data % 16 != 0 || (uintptr_t)a->w[i].scale % 16 != 0)
+            return FL_FAIL(FL_ERR_INVALID, "matmul: weight %d and its scales must be 16-byte aligned", i);
+    if (a->out == FL_MATMUL_SWIGLU && a->w[0].n % FL_SCALE_BLOCK != 0)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: SwiGLU's n %d with block scales must be a multiple of %d",
+                       a->w[0].n, FL_SCALE_BLOCK);
+    const fl_matmul_codes x = fl_matmul_codes_of(a);
+    bool done;
+    FL_TRY(quantise(cuda, a, &x));
+    FL_TRY(multiply_dense(cuda, a, &x, &done));
+    return done ? FL_ERR_OK : multiply(cuda, a, &x);
+}

@@ -1,0 +1,335 @@
+/* Products of e4m3 codes with block scales on Hopper's tensor cores. Grid: one block a multiprocessor, each walking
+ * through tiles of WAVES * 128 rows x 128 features (SwiGLU: 64 gates and their 64 ups); BLOCKS of them form a cluster,
+ * whose tiles lie side by side, so that each fetches a share of the rows' codes for all. Block: one warpgroup that only
+ * issues bulk copies, two that multiply WAVES times 64 rows each. Shared: a ring of stages of 128 inputs, one block of
+ * the scales. Bound by the tensor cores where rows are many (256 rows, clusters of 2: 256 flops a byte from L2), by
+ * reading the weights where they are few.
+ *
+ * Two levels of sums: the tensor cores add a block's 128 products (they keep about 13 bits of a sum of e4m3), then the
+ * block's sum, times the row's and the weight's scale, is added in f32, block after block. The accumulators of the
+ * second level take half of the registers, so a warpgroup waits for each product. The other warpgroup's keep the tensor
+ * cores at work meanwhile: nothing keeps the two in step, and they drift apart by themselves.
+ *
+ * Nothing about a row's sums depends on WAVES, BLOCKS or its place in a tile. Rows and features outside are copied as
+ * zeros or as a neighbour's, multiplied and not stored. */
+#include "op/cuda/hopper.cuh"
+#include "op/matmul/matmul_fp8.cuh"
+#include "op/matmul/matmul_tiles.cuh"
+
+enum {
+    THREADS = 384,            /* copies: 0..127; products: 128..255, 256..383 */
+    STAGE_K = FL_SCALE_BLOCK, /* 128 bytes, a row of the swizzle */
+    STEP_K = 32,
+    WAVE_ROWS = 64,
+    TILE_FEATURES = 128,
+    HALF_FEATURES = TILE_FEATURES / 2,
+    HALF_BYTES = HALF_FEATURES * STAGE_K,
+    RING_BYTES = 192 << 10,
+    BAND_ROWS = 2048, /* that one tile of weights is used for before the next */
+    SWIZZLE_ALIGN = 1024,
+    WARPS_MULTIPLYING = 8,
+    STAGES_MAX = 6,
+    REGISTERS_COPYING = 72,
+    REGISTERS_MULTIPLYING = 216,
+    ROWS_OF_LARGE = 1024, /* a group has on average, for tiles of 256 rows */
+};
+
+/* What the host has worked out. A row tile of the walk is a tile of each block of the cluster, side by side. */
+typedef struct plan {
+    fl_tile_walk walk;
+    fl_tile_out y;
+    const float *w_scale;
+    int64_t w_scale_group_stride, w_scale_stride;
+    int32_t blocks;     /* of k */
+    int32_t scale_rows; /* of a group's w_scale */
+    int32_t to_second;  /* features from the first half of a tile's to the second */
+} plan;
+
+/* Scales of a stage: of the rows, and of the weights for four blocks of k of which the stage's is one. */
+typedef struct stage_scales {
+    float x[4 * WAVE_ROWS];
+    float w[2][4]; /* half of the features, block % 4 */
+    float gap[24];
+} stage_scales;
+
+typedef struct shared_state {
+    stage_scales scales[STAGES_MAX]; /* first: 128-byte aligned */
+    uint64_t full[STAGES_MAX], empty[STAGES_MAX];
+    fl_tile_counts counts;
+} shared_state;
+
+template <int WAVES> struct ring_shape {
+    static constexpr int32_t TILE_ROWS = 2 * WAVES * WAVE_ROWS;
+    static constexpr int32_t ROWS_BYTES = TILE_ROWS * STAGE_K, STAGE_BYTES = ROWS_BYTES + 2 * HALF_BYTES;
+    static constexpr int32_t STAGES = RING_BYTES / STAGE_BYTES;
+    static_assert(STAGES <= STAGES_MAX && TILE_ROWS <= 4 * WAVE_ROWS, "the state has room for all stages");
+};
+
+/* This block's part of tile t. */
+template <int BLOCKS> FL_DEVICE fl_tile find_tile(const plan *plan, const shared_state *s, int64_t t) {
+    fl_tile at = fl_tile_find(&plan->walk, &s->counts, t);
+    if constexpr (BLOCKS > 1) at.feature += (int32_t)fl_cluster_rank() * (plan->walk.tile_features / BLOCKS);
+    return at;
+}
+
+/* ---- copies ---- */
+
+typedef struct maps {
+    const CUtensorMap *x, *x_scale, *w;
+} maps;
+
+/* The scales of the weights for the features from `feature` on and block b of k. */
+FL_DEVICE const float *weight_scales(const plan *plan, int32_t group, int32_t feature, int32_t b) {
+    int32_t row = min(feature / FL_SCALE_BLOCK, plan->scale_rows - 1); /* a tile may lie outside */
+    return plan->w_scale + group * plan->w_scale_group_stride + row * plan->w_scale_stride + (b & ~3);
+}
+
+/* Copies the operands of all tiles of this block into the ring. One thread. In a cluster of two each block copies one
+ * half of the rows' codes into both rings. */
+template <int WAVES, int BLOCKS>
+FL_DEVICE void copy_tiles(const plan *plan, const maps *maps, shared_state *s, uint8_t *ring) {
+    using shape = ring_shape<WAVES>;
+    constexpr uint32_t BYTES =
+        shape::STAGE_BYTES + shape::TILE_ROWS * sizeof(float) + 2 * sizeof(s->scales[0].w[0]);
+    int32_t stage = 0;
+    uint32_t parity = 1; /* of the empty barriers: a fresh one counts as having ended its phase 1 */
+    int64_t tiles = fl_tile_total(&plan->walk, &s->counts);
+    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
+        fl_tile at = find_tile<BLOCKS>(plan, s, t);
+        int32_t second = at.feature + plan->to_second;
+        for (int32_t b = 0; b < plan->blocks; b++) {
+            uint8_t *x = ring + stage * shape::STAGE_BYTES, *w = x + shape::ROWS_BYTES;
+            stage_scales *scales = &s->scales[stage];
+            uint64_t *full = &s->full[stage];
+            int32_t k = b * STAGE_K;
+            fl_barrier_wait(&s->empty[stage], parity);
+            fl_barrier_expect(full, BYTES);
+            if constexpr (BLOCKS == 1) {
+                fl_tma_load_3d(x, maps->x, full, k, at.row, 0);
+            } else {
+                int32_t half = (int32_t)fl_cluster_rank(), half_rows = shape::TILE_ROWS / 2;
+                fl_tma_load_3d_to(3, x + half * half_rows * STAGE_K, maps->x, full, k,
+                                  at.row + half * half_rows, 0);
+            }
+            fl_tma_load_3d(w, maps->w, full, k, at.feature, at.group);
+            fl_tma_load_3d(w + HALF_BYTES, maps->w, full, k, second, at.group);
+            fl_tma_load_2d(scales->x, maps->x_scale, full, at.row, b);
+            fl_bulk_load(scales->w[0], weight_scales(plan, at.group, at.feature, b), 16, full);
+            /* A plain tile's two halves lie in one block of the scales. */
+            fl_bulk_load(scales->w[1], weight_scales(plan, at.group, second, b), 16, full);
+            if (++stage == shape::STAGES) {
+                stage = 0;
+                parity ^= 1;
+            }
+        }
+    }
+}
+
+/* ---- products ---- */
+
+/* The first row of a tile that this warpgroup multiplies: the same in a warp, which the compiler cannot see. */
+template <int WAVES> FL_DEVICE int32_t first_row_of(void) {
+    return (__shfl_sync(~0u, (int32_t)threadIdx.x / 128, 0) - 1) * WAVES * WAVE_ROWS;
+}
+
+/* Gives a stage back to whoever copies into it. By whole warps. */
+template <int BLOCKS> FL_DEVICE void release(uint64_t *empty) {
+    int32_t lane = threadIdx.x % 32;
+    __syncwarp();
+    if constexpr (BLOCKS == 1) {
+        if (lane == 0) fl_barrier_arrive(empty);
+    } else {
+        if (lane < BLOCKS) fl_barrier_arrive_at(empty, lane);
+    }
+}
+
+/* d = 64 rows of x times the stage's features, of one block of k. Issued, not waited for. */
+FL_DEVICE void issue_block(float (&d)[64], const uint8_t *x, const uint8_t *w) {
+    uint64_t a = fl_wgmma_k_major(x), b = fl_wgmma_k_major(w);
+    fl_wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < STAGE_K / STEP_K; step++)
+        fl_wgmma_e4m3(d, a + step * 2, b + step * 2, step > 0);
+    fl_wgmma_commit();
+}
+
+/* One block of k of this warpgroup's rows, added to the sums. */
+template <int WAVES, int BLOCKS>
+FL_DEVICE void add_block(float (&sum)[WAVES][64], int32_t first_row, const uint8_t *x,
+                         const stage_scales *scales, int32_t b, uint64_t *empty) {
+    int32_t row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    const uint8_t *w = x + ring_shape<WAVES>::ROWS_BYTES;
+    float gate = scales->w[0][b & 3], up = scales->w[1][b & 3];
+#pragma unroll
+    for (int wave = 0; wave < WAVES; wave++) {
+        float d[64];
+        issue_block(d, x + (first_row + wave * WAVE_ROWS) * STAGE_K, w);
+        float x0 = scales->x[row + wave * WAVE_ROWS], x1 = scales->x[row + wave * WAVE_ROWS + 8];
+        float scale[2][2] = {{x0 * gate, x1 * gate}, {x0 * up, x1 * up}}; /* half, row */
+        fl_wgmma_wait<0>();
+        fl_wgmma_pin(d);
+        if (wave == WAVES - 1) release<BLOCKS>(empty);
+#pragma unroll
+        for (int i = 0; i < 64; i++) sum[wave][i] = fmaf(d[i], scale[i / 32][i / 2 % 2], sum[wave][i]);
+    }
+}
+
+/* Multiplies this warpgroup's rows of all tiles of this block. One whose rows or features all lie outside only gives
+ * the stages back. */
+template <int WAVES, int BLOCKS>
+FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
+    using shape = ring_shape<WAVES>;
+    int32_t first_row = first_row_of<WAVES>(), stage = 0;
+    uint32_t parity = 0;
+    int64_t tiles = fl_tile_total(&plan->walk, &s->counts);
+    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
+        fl_tile at = find_tile<BLOCKS>(plan, s, t);
+        bool idle = at.row + first_row >= at.row_end || at.feature >= plan->y.width;
+        float sum[WAVES][64];
+#pragma unroll
+        for (int i = 0; i < WAVES * 64; i++) sum[i / 64][i % 64] = 0;
+        for (int32_t b = 0; b < plan->blocks; b++) {
+            fl_barrier_wait(&s->full[stage], parity);
+            if (idle) release<BLOCKS>(&s->empty[stage]);
+            else
+                add_block<WAVES, BLOCKS>(sum, first_row, ring + stage * shape::STAGE_BYTES, &s->scales[stage],
+                                         b, &s->empty[stage]);
+            if (++stage == shape::STAGES) {
+                stage = 0;
+                parity ^= 1;
+            }
+        }
+        if (idle) continue;
+        at = find_tile<BLOCKS>(plan, s, t); /* again: no register is free to keep it in */
+#pragma unroll
+        for (int wave = 0; wave < WAVES; wave++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int32_t row = at.row + first_row + wave * WAVE_ROWS + threadIdx.x % 128 / 32 * 16 +
+                              threadIdx.x % 32 / 4 + 8 * i;
+                fl_tile_row(&plan->y, row, row < at.row_end, at.feature, sum[wave], i);
+            }
+    }
+}
+
+template <int WAVES, int BLOCKS>
+static __global__ void __launch_bounds__(THREADS, 1)
+    product_fp8_kernel(const __grid_constant__ CUtensorMap map_x,
+                       const __grid_constant__ CUtensorMap map_x_scale,
+                       const __grid_constant__ CUtensorMap map_w, const __grid_constant__ plan plan) {
+    extern __shared__ uint8_t memory[];
+    uint8_t *ring = memory + (-fl_shared_address(memory) & (SWIZZLE_ALIGN - 1));
+    shared_state *s = (shared_state *)(ring + RING_BYTES);
+    if (threadIdx.x == 0) {
+        for (int32_t i = 0; i < STAGES_MAX; i++) {
+            fl_barrier_init(&s->full[i], 1);
+            fl_barrier_init(&s->empty[i], WARPS_MULTIPLYING * BLOCKS);
+        }
+        fl_barrier_init_fence();
+        fl_tma_prefetch(&map_x);
+        fl_tma_prefetch(&map_x_scale);
+        fl_tma_prefetch(&map_w);
+    }
+    fl_tile_count(&plan.walk, &s->counts);
+    if constexpr (BLOCKS > 1) fl_cluster_sync();
+    if (threadIdx.x < 128) {
+        fl_registers_release<REGISTERS_COPYING>();
+        const maps maps = {&map_x, &map_x_scale, &map_w};
+        if (threadIdx.x == 0) copy_tiles<WAVES, BLOCKS>(&plan, &maps, s, ring);
+    } else {
+        fl_registers_claim<REGISTERS_MULTIPLYING>();
+        multiply_tiles<WAVES, BLOCKS>(&plan, s, ring);
+    }
+    if constexpr (BLOCKS > 1) fl_cluster_sync(); /* the other block still writes here, and arrives */
+}
+
+/* ---- the host's side ---- */
+
+template <int WAVES, int BLOCKS>
+static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap *map_x_scale,
+                        CUtensorMap *map_w) {
+    constexpr int32_t TILE_ROWS = ring_shape<WAVES>::TILE_ROWS;
+    fl_tma_shape x = {.base = p->x.codes,
+                      .dtype = FL_DTYPE_F8_E4M3,
+                      .rank = 3,
+                      .size = {p->k, p->rows, 1},
+                      .stride = {1, p->k, p->k},
+                      .box = {STAGE_K, TILE_ROWS / BLOCKS, 1},
+                      .swizzle = true};
+    fl_tma_shape x_scale = {.base = p->x.scale,
+                            .dtype = FL_DTYPE_F32,
+                            .rank = 2,
+                            .size = {p->rows, p->k / FL_SCALE_BLOCK},
+                            .stride = {1, p->x.scale_stride},
+                            .box = {TILE_ROWS, 1},
+                            .swizzle = false};
+    fl_tma_shape w = {.base = p->w,
+                      .dtype = FL_DTYPE_F8_E4M3,
+                      .rank = 3,
+                      .size = {p->k, p->n, p->n_groups},
+                      .stride = {1, p->k, p->w_group_stride},
+                      .box = {STAGE_K, HALF_FEATURES, 1},
+                      .swizzle = true};
+    FL_TRY(fl_tma_map(&x, map_x));
+    FL_TRY(fl_tma_map(&x_scale, map_x_scale));
+    return fl_tma_map(&w, map_w);
+}
+
+/* Tiles down the rows of all groups, at most. */
+static int64_t count_row_tiles(const fl_fp8_product *p, int32_t tile_rows) {
+    return p->rows / tile_rows + (p->rows < p->n_groups ? p->rows : p->n_groups);
+}
+
+template <int WAVES, int BLOCKS> static plan make_plan(const fl_cuda *cuda, const fl_fp8_product *p) {
+    constexpr int32_t TILE_ROWS = ring_shape<WAVES>::TILE_ROWS;
+    bool swiglu = p->out == FL_MATMUL_SWIGLU;
+    int32_t width = swiglu ? p->n / 2 : p->n, features = BLOCKS * (swiglu ? HALF_FEATURES : TILE_FEATURES);
+    plan plan = {.w_scale = p->w_scale,
+                 .w_scale_group_stride = p->w_scale_group_stride,
+                 .w_scale_stride = fl_scale_stride(p->k),
+                 .blocks = p->k / FL_SCALE_BLOCK,
+                 .scale_rows = (int32_t)fl_tasks_of(p->n, FL_SCALE_BLOCK),
+                 .to_second = swiglu ? width : HALF_FEATURES};
+    plan.walk = (fl_tile_walk){.group_rows = p->group_rows,
+                               .fault = cuda->fault,
+                               .n_groups = p->n_groups,
+                               .rows = p->rows,
+                               .tile_rows = TILE_ROWS,
+                               .tile_features = features,
+                               .tiles_n = (int32_t)fl_tasks_of(width, features),
+                               .band_tiles = BAND_ROWS / TILE_ROWS,
+                               .all_groups = p->all_groups};
+    plan.y = (fl_tile_out){.y = p->y,
+                           .y_stride = p->y_stride,
+                           .width = width,
+                           .together = fl_tile_together(p->y, p->y_stride, p->out),
+                           .out = p->out};
+    return plan;
+}
+
+template <int WAVES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
+    const int32_t shared_bytes = SWIZZLE_ALIGN + RING_BYTES + (int32_t)sizeof(shared_state);
+    CUtensorMap map_x, map_x_scale, map_w;
+    const plan made = make_plan<WAVES, BLOCKS>(cuda, p);
+    FL_TRY((make_maps<WAVES, BLOCKS>(p, &map_x, &map_x_scale, &map_w)));
+    FL_CUDA_TRY(cudaFuncSetAttribute(product_fp8_kernel<WAVES, BLOCKS>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+    int64_t tiles = count_row_tiles(p, ring_shape<WAVES>::TILE_ROWS) * made.walk.tiles_n;
+    int64_t clusters = cuda->n_multiprocessors / BLOCKS;
+    cudaLaunchAttribute cluster = {.id = cudaLaunchAttributeClusterDimension,
+                                   .val = {.clusterDim = {BLOCKS, 1, 1}}};
+    cudaLaunchConfig_t config = {.gridDim = dim3((unsigned)((tiles < clusters ? tiles : clusters) * BLOCKS)),
+                                 .blockDim = dim3(THREADS),
+                                 .dynamicSmemBytes = (size_t)shared_bytes,
+                                 .stream = cuda->stream,
+                                 .attrs = &cluster,
+                                 .numAttrs = 1};
+    FL_CUDA_TRY(
+        cudaLaunchKernelEx(&config, product_fp8_kernel<WAVES, BLOCKS>, map_x, map_x_scale, map_w, made));
+    return FL_CUDA_LAUNCHED("matmul of fp8 on tensor cores");
+}
+
+fl_err fl_fp8_product_wgmma(fl_cuda *cuda, const fl_fp8_product *p) {
+    bool large = p->rows >= (int64_t)ROWS_OF_LARGE * p->n_groups;
+    return large ? launch<2, 2>(cuda, p) : launch<1, 1>(cuda, p);
+}
