@@ -13,7 +13,6 @@
  * up to 16 lanes a key, by shared memory's beyond. Shapes that this does not fit take a plain kernel. */
 #include <math.h>
 
-#include "op/attn_absorbed/attn_absorbed.h"
 #include "op/cuda/kv_format.cuh"
 #include "op/cuda/mma.cuh"
 
