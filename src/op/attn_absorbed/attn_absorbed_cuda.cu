@@ -7,7 +7,7 @@
  *   weights a warp has two lanes: the four parts of S in order, maximum, P in bf16, the running (m, l)
  *   values  O[16][latent] += P latent: a warp has every eighth 16 latent dimensions, in registers
  * Then (o, m, l) of the split goes to scratch, [rows][n_heads][n_splits], and a second kernel merges a row's splits: each
- * warp every eighth of them in order, then the warps' sums in order. A lane's numbers never meet another's.
+ * warp every sixteenth of them in order, then the warps' sums in order. A lane's numbers never meet another's.
  * Grid: (lane groups of all timelines) x splits, groups that share pages side by side. Block: 256 threads. Shared: 56 KB
  * at 128 + 32 dimensions, 113 KB (int4, two blocks a multiprocessor) to 171 KB (bf16) at 512 + 64. Bound by memory traffic
  * up to 16 lanes a key, by shared memory's beyond. Shapes that this does not fit take a plain kernel. */
@@ -35,7 +35,10 @@ enum {
     P_BYTES = LANES * S_STRIDE * 2,
     SCRATCH_STEP = 16, /* floats: a partial's o is padded to it, m and l follow */
     PLAIN_THREADS = 128,
-    MERGE_DIMS = 128 /* of a block of the merge */
+    MERGE_THREADS = 512,
+    MERGE_WARPS = MERGE_THREADS / 32,
+    MERGE_DIMS = 128,  /* of a block of the merge */
+    MERGE_CHUNK = 2048 /* splits whose shares are in shared memory at a time */
 };
 
 /* Division by a number of runs of 8 dimensions, for dividends below a page's runs. */
@@ -231,20 +234,59 @@ FL_DEVICE void copy_k_pe(const params &p, const task &t, int32_t page, uint16_t 
     }
 }
 
-/* Latents of a page that was copied as stored. */
+/* 8 codes of 4 bits to bf16. A code's bits in a float's mantissa make 1 + code / 16 or 1 + code / 256 without a
+ * conversion: the value is one multiply-add, with scale and minimum to match. Its bias may be rounded, by less than
+ * 2^-16 of a step between codes. */
+FL_DEVICE uint4 decode_int4(uint32_t codes, uint32_t fit) {
+    float scale = __half2float(__ushort_as_half((uint16_t)fit));
+    float minimum = __half2float(__ushort_as_half((uint16_t)(fit >> 16)));
+    float high_bias = minimum - 16 * scale, low_bias = minimum - 256 * scale;
+    uint32_t shifted[4] = {codes << 15, codes << 7, codes >> 1, codes >> 9}, packed[4];
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++) {
+        float low = __uint_as_float((shifted[i] & 0x00078000u) | 0x3f800000u);
+        float high = __uint_as_float((shifted[i] & 0x00780000u) | 0x3f800000u);
+        packed[i] = fl_pack_bf16(fmaf(low, 256 * scale, low_bias), fmaf(high, 16 * scale, high_bias));
+    }
+    return make_uint4(packed[0], packed[1], packed[2], packed[3]);
+}
+
+FL_DEVICE uint4 pack8(const float x[8]) {
+    return make_uint4(fl_pack_bf16(x[0], x[1]), fl_pack_bf16(x[2], x[3]), fl_pack_bf16(x[4], x[5]),
+                      fl_pack_bf16(x[6], x[7]));
+}
+
+/* Run `dim` of the key in `slot` of a page that was copied as stored. */
+FL_DEVICE uint4 decode_run(const params &p, const uint8_t *stored, int32_t slot, int32_t dim, bool outliers) {
+    const fl_kv_cuda &kv = p.kv;
+    int32_t element = slot * kv.latent_dim + dim;
+    const uint32_t *scales = (const uint32_t *)(stored + kv.scales_bytes) + slot * kv.groups;
+    float x[8];
+    if (kv.format == FL_KV_FP8) {
+        fl_kv_decode8_fp8(*(const uint2 *)(stored + element), __uint_as_float(scales[dim / FL_KV_FP8_GROUP]),
+                          x);
+        return pack8(x);
+    }
+    uint32_t codes = *(const uint32_t *)(stored + element / 2);
+    uint32_t fit = scales[kv.group == 64 ? dim / 64 : dim / 32];
+    if (!outliers) return decode_int4(codes, fit);
+    fl_kv_decode8_int4(codes, fit, x);
+    fl_kv_put_outliers8(kv, stored, slot, dim, x);
+    return pack8(x);
+}
+
+/* Latents of a page that was copied as stored: a thread has the same dimensions of every some-th key. */
 FL_DEVICE void decode_page(const params &p, const task &t, int32_t page, const uint8_t *stored,
                            uint16_t *keys) {
-#pragma unroll 2
-    for (int32_t i = threadIdx.x; i < PAGE * (int32_t)p.latent_runs.n; i += THREADS) {
-        int32_t slot = quotient(i, p.latent_runs), dim = (i - slot * (int32_t)p.latent_runs.n) * 8;
+    int32_t runs = (int32_t)p.latent_runs.n, first = quotient(threadIdx.x, p.latent_runs);
+    int32_t run = (int32_t)threadIdx.x - first * runs, step = quotient(THREADS, p.latent_runs);
+    bool outliers = p.kv.outlier_runs[run / 32] >> run % 32 & 1u;
+    if (first >= step) return;
+#pragma unroll 4
+    for (int32_t slot = first; slot < PAGE; slot += step) {
         uint4 packed = make_uint4(0, 0, 0, 0);
-        if (is_read(p, t, page, slot)) {
-            float x[8];
-            fl_kv_latent_decode8(p.kv, fl_kv_latent_fetch8(p.kv, stored, slot, dim), stored, slot, dim, x);
-            packed = make_uint4(fl_pack_bf16(x[0], x[1]), fl_pack_bf16(x[2], x[3]), fl_pack_bf16(x[4], x[5]),
-                                fl_pack_bf16(x[6], x[7]));
-        }
-        *(uint4 *)(keys + slot * p.key_stride + dim) = packed;
+        if (is_read(p, t, page, slot)) packed = decode_run(p, stored, slot, run * FL_KV_RUN, outliers);
+        *(uint4 *)(keys + slot * p.key_stride + run * FL_KV_RUN) = packed;
     }
 }
 
@@ -526,62 +568,74 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 
 /* ---- merge ----------------------------------------------------------------------------------------------------- */
 
-/* The warp's splits of a line, from the largest m of all on: four dimensions a thread. */
-FL_DEVICE void merge_splits(const params &p, int64_t line, int32_t n_splits, int32_t dim, float top,
-                            float4 *o, float *l) {
-    enum { AHEAD = 4 };
-    for (int32_t first = threadIdx.x / 32; first < n_splits; first += AHEAD * WARPS) {
-        float2 part[AHEAD]; /* m, l */
+/* o of a split weighs shares[i]; the warp adds up every MERGE_WARPS-th of `n` splits from `split` on, four dimensions a
+ * thread. */
+FL_DEVICE void merge_values(const params &p, const float *shares, const float *o, int32_t n, float4 *sum) {
+    enum { AHEAD = 8 };
+    for (int32_t first = threadIdx.x / 32; first < n; first += AHEAD * MERGE_WARPS) {
         float4 x[AHEAD];
+        float share[AHEAD];
 #pragma unroll
         for (int32_t i = 0; i < AHEAD; i++) {
-            int32_t split = first + i * WARPS;
-            part[i] = make_float2(-INFINITY, 0);
-            if (split < n_splits) part[i] = *state_of(p, partial_of(p, line, split));
-        }
-#pragma unroll
-        for (int32_t i = 0; i < AHEAD; i++) {
+            int32_t split = first + i * MERGE_WARPS;
+            share[i] = split < n ? shares[split] : 0;
             x[i] = make_float4(0, 0, 0, 0);
-            if (part[i].y > 0 && dim < p.partial_stride - SCRATCH_STEP)
-                x[i] = *(const float4 *)(partial_of(p, line, first + i * WARPS) + dim);
+            if (share[i] > 0) x[i] = *(const float4 *)(o + (int64_t)split * p.partial_stride);
         }
 #pragma unroll
         for (int32_t i = 0; i < AHEAD; i++) {
-            if (!(part[i].y > 0)) continue;
-            float share = fl_exp2(part[i].x - top);
-            *l += share * part[i].y;
-            o->x += share * x[i].x;
-            o->y += share * x[i].y;
-            o->z += share * x[i].z;
-            o->w += share * x[i].w;
+            sum->x += share[i] * x[i].x;
+            sum->y += share[i] * x[i].y;
+            sum->z += share[i] * x[i].z;
+            sum->w += share[i] * x[i].w;
         }
     }
 }
 
+/* The largest m of a line's splits, in all threads. */
+FL_DEVICE float merge_top(const params &p, int64_t line, int32_t n_splits, float *words) {
+    float top = -INFINITY;
+    for (int32_t split = threadIdx.x; split < n_splits; split += MERGE_THREADS)
+        top = fmaxf(top, state_of(p, partial_of(p, line, split))->x);
+    top = fl_warp_max(top);
+    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = top;
+    __syncthreads();
+    for (int32_t i = 0; i < MERGE_WARPS; i++) top = fmaxf(top, words[i]);
+    return top;
+}
+
 /* Grid: lines x slices of MERGE_DIMS dimensions. Splits without a key have l 0 and no o. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(MERGE_THREADS)
     attn_absorbed_merge_kernel(const __grid_constant__ params p) {
-    __shared__ float tops[WARPS], sums[WARPS], parts[WARPS][MERGE_DIMS];
+    __shared__ float tops[MERGE_WARPS], sums[MERGE_WARPS], shares[MERGE_CHUNK];
+    __shared__ float4 parts[MERGE_WARPS][MERGE_DIMS / 4];
     int32_t pos, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int32_t *pages;
     int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &pages);
     int32_t n_splits = pos / SPLIT + 1, first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
-    float top = -INFINITY, l = 0, sum = 0, value = 0;
-    for (int32_t split = threadIdx.x; split < n_splits; split += THREADS)
-        top = fmaxf(top, state_of(p, partial_of(p, line, split))->x);
-    top = fl_warp_max(top);
-    if (lane == 0) tops[warp] = top;
-    __syncthreads();
-    for (int32_t i = 0; i < WARPS; i++) top = fmaxf(top, tops[i]);
+    float top = merge_top(p, line, n_splits, tops), l = 0, sum = 0, value = 0;
     float4 o = make_float4(0, 0, 0, 0);
-    merge_splits(p, line, n_splits, first_dim + 4 * lane, top, &o, &l);
-    *(float4 *)&parts[warp][4 * lane] = o;
+    for (int32_t first = 0; first < n_splits; first += MERGE_CHUNK) {
+        int32_t n = min(MERGE_CHUNK, n_splits - first);
+        __syncthreads(); /* all are done with the shares before */
+        for (int32_t i = threadIdx.x; i < n; i += MERGE_THREADS) {
+            float2 state = *state_of(p, partial_of(p, line, first + i));
+            shares[i] = state.y > 0 ? fl_exp2(state.x - top) : 0;
+            l += shares[i] * state.y;
+        }
+        __syncthreads();
+        int32_t dim = first_dim + 4 * lane;
+        if (dim < p.partial_stride - SCRATCH_STEP)
+            merge_values(p, shares, partial_of(p, line, first) + dim, n, &o);
+    }
+    l = fl_warp_sum(l);
     if (lane == 0) sums[warp] = l;
+    parts[warp][lane] = o;
     __syncthreads();
     if (threadIdx.x >= MERGE_DIMS) return;
-    for (int32_t i = 0; i < WARPS; i++) {
+    for (int32_t i = 0; i < MERGE_WARPS; i++) {
         sum += sums[i];
-        value += parts[i][threadIdx.x];
+        value += ((const float *)parts[i])[threadIdx.x];
     }
     int32_t dim = first_dim + (int32_t)threadIdx.x;
     if (dim < p.kv.latent_dim)
@@ -665,7 +719,7 @@ static fl_err launch(const params *p, int32_t lines, int32_t n_splits, bool tens
     }
     FL_TRY(FL_CUDA_LAUNCHED("attn_absorbed"));
     dim3 grid((uint32_t)lines, (uint32_t)fl_tasks_of(p->kv.latent_dim, MERGE_DIMS));
-    attn_absorbed_merge_kernel<<<grid, THREADS, 0, stream>>>(*p);
+    attn_absorbed_merge_kernel<<<grid, MERGE_THREADS, 0, stream>>>(*p);
     return FL_CUDA_LAUNCHED("attn_absorbed (merge)");
 }
 
