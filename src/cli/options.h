@@ -44,7 +44,8 @@ typedef struct fl_options {
     bool quick, bench;
     const char *only;
     const char *check_backend; /* NULL = all */
-    const char *tokens;        /* list of sizes, separated by commas */
+    const char *kernel_backend;
+    const char *tokens; /* list of sizes, separated by commas */
     int64_t depth, new_tokens, runs;
     fl_text_list also; /* more policies */
     bool man;
@@ -77,7 +78,8 @@ enum {
     FL_VERB_HELP = 1 << 9,
     FL_VERB_EVAL = 1 << 10,
     FL_VERB_CALIBRATE = 1 << 11,
-    FL_VERB_ALL = (1 << 12) - 1,
+    FL_VERB_BENCH_KERNELS = 1 << 12,
+    FL_VERB_ALL = (1 << 13) - 1,
 };
 
 typedef struct fl_verb {

@@ -48,6 +48,11 @@ const fl_verb fl_verbs[] = {
      "could do at "
      "most.",
      "bench decode build/models/spark-66m --depth 8k", fl_cmd_bench_decode},
+    {"bench kernels", FL_VERB_BENCH_KERNELS, "", 0, 0, "time single ops at the sizes of models",
+     "Times attention, matrix products and the passes over rows on random data, at the sizes that "
+     "DeepSeek-V3 and Moonlight give them on a GPU and at small ones on a CPU, and shows beside it what the "
+     "machine could do at most, measured in the same minute. Needs 24 GiB of GPU memory, no model.",
+     "bench kernels --backend cuda --only prefill", fl_cmd_bench_kernels},
     {"eval", FL_VERB_EVAL, "MODEL", 1, 1, "measure what a policy or KV format costs in quality",
      "Asks the same questions of a baseline and of each variant, about documents it makes itself, and shows "
      "score, "

@@ -339,6 +339,31 @@ static void benchmarks_give_json(void **state) {
     drop(r);
 }
 
+/* At the sizes of a CPU: every case runs, or the backend refuses it by name. */
+static void kernels_are_timed(void **state) {
+    (void)state;
+    result r = RUN("bench", "kernels", "--backend", "reference-w8a8", "--threads", "2", "--json");
+    expect_code(&r, 0);
+    json_t *o = json_of(&r), *row;
+    size_t i;
+    assert_true(json_array_size(json_object_get(o, "rows")) >= 30);
+    json_array_foreach(json_object_get(o, "rows"), i, row) {
+        assert_true(number(row, "time_s") > 0 && number(row, "bytes") > 0);
+        assert_true(number(row, "roof_fraction") > 0 && number(row, "floor_s") > 0);
+    }
+    json_decref(o);
+    drop(r);
+    r = RUN("bench", "kernels", "--backend", "reference", "--only", "moe_route");
+    expect_code(&r, 0);
+    assert_non_null(strstr(r.out, "moe_route-v3"));
+    assert_null(strstr(r.out, "rmsnorm"));
+    drop(r);
+    r = RUN("bench", "kernels", "--backend", "reference", "--only", "nothing-like-it");
+    expect_code(&r, 2);
+    assert_non_null(strstr(r.err, "nothing-like-it"));
+    drop(r);
+}
+
 /* Waits until the answer has begun, presses Ctrl-C, and expects what was there to stay. */
 static void ctrl_c_ends_within_a_step(void **state) {
     (void)state;
@@ -382,6 +407,7 @@ int main(void) {
         cmocka_unit_test(verify_writes_and_checks_the_lock),
         cmocka_unit_test(wrong_command_lines_exit_with_2),
         cmocka_unit_test(benchmarks_give_json),
+        cmocka_unit_test(kernels_are_timed),
         cmocka_unit_test(ctrl_c_ends_within_a_step),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,0 +1,228 @@
+/* Cases of bench kernels: matrix products, and ops that pass over rows once. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/bench_kernel.h"
+#include "op/kv_format.h"
+
+/* ---- matmul ------------------------------------------------------------------------------------------------------ */
+
+typedef struct product_case {
+    const char *name, *fp8_name;
+    int32_t n_groups; /* 0 = dense */
+    int32_t rows;     /* of each group */
+    int32_t n, k;
+    fl_matmul_out out;
+} product_case;
+
+/* Experts as the engine runs them: gate and up with SwiGLU, then down. V3 has 256, of which these are 8. */
+static const product_case product_cases[] = {
+    {"dense-8k", "dense-8k-fp8", 0, 8192, 8192, 8192, FL_MATMUL_ACT},
+    {"dense-v3-q_b", "dense-v3-q_b-fp8", 0, 4096, 24576, 1536, FL_MATMUL_ACT},
+    {"dense-v3-o", "dense-v3-o-fp8", 0, 4096, 7168, 16384, FL_MATMUL_ACT},
+    {"experts-v3-up", "experts-v3-up-fp8", 8, 4096, 4096, 7168, FL_MATMUL_SWIGLU},
+    {"experts-v3-down", "experts-v3-down-fp8", 8, 4096, 7168, 2048, FL_MATMUL_ACT},
+    {"experts-moonlight-up", "experts-moonlight-up-fp8", 64, 1536, 2816, 2048, FL_MATMUL_SWIGLU},
+    {"experts-moonlight-down", "experts-moonlight-down-fp8", 64, 1536, 2048, 1408, FL_MATMUL_ACT},
+};
+
+static fl_err run_product(fl_backend *be, const void *args) {
+    return be->op->matmul(be, args);
+}
+
+static product_case small_product(const product_case *c) {
+    product_case s = *c;
+    s.n_groups = c->n_groups > 0 ? 2 : 0;
+    s.rows = 32;
+    s.n = s.k = 256;
+    return s;
+}
+
+/* Weights of all groups, one behind the other, in the backend's layout or as e4m3 with block scales. */
+static fl_err take_weights(fl_kernel_bench *b, const product_case *c, bool fp8, fl_weight *w, int32_t n) {
+    const double code_deviation = 100; /* the largest of a block is near 448, as scales are chosen */
+    fl_dtype dtype = fp8 ? FL_DTYPE_F8_E4M3 : b->be->layout.dtype;
+    int64_t bytes = fp8 ? (int64_t)c->n * c->k : fl_backend_weight_bytes(b->be, c->n, c->k);
+    int64_t scales = (c->n + FL_SCALE_BLOCK - 1) / FL_SCALE_BLOCK * fl_scale_stride(c->k);
+    double deviation = 1 / sqrt(c->k);
+    void *data, *scale = NULL;
+    bytes = fl_align_up(bytes, 64);
+    FL_TRY(fl_kernel_take_random(b, n * bytes / (int64_t)fl_dtype_bytes(dtype), dtype,
+                                 fp8 ? code_deviation : deviation, &data));
+    if (fp8) FL_TRY(fl_kernel_take_random(b, n * scales, FL_DTYPE_F32, deviation / code_deviation, &scale));
+    for (int32_t g = 0; g < n; g++)
+        w[g] = (fl_weight){.data = (uint8_t *)data + g * bytes,
+                           .n = c->n,
+                           .k = c->k,
+                           .scale = scale ? (const float *)scale + g * scales : NULL};
+    return FL_ERR_OK;
+}
+
+static fl_err take_groups(fl_kernel_bench *b, const product_case *c, fl_matmul_args *a) {
+    void *ends = NULL;
+    if (c->n_groups == 0) return FL_ERR_OK;
+    int32_t *host = malloc(((size_t)c->n_groups + 1) * sizeof *host);
+    if (!host) return FL_FAIL(FL_ERR_NOMEM, "%d groups", c->n_groups);
+    for (int32_t g = 0; g <= c->n_groups; g++) host[g] = g * c->rows;
+    fl_err err = fl_kernel_take_copy(b, host, (c->n_groups + 1) * (int64_t)sizeof *host, &ends);
+    free(host);
+    a->group_rows = ends;
+    return err;
+}
+
+static fl_err time_product(fl_kernel_bench *b, const product_case *c, bool fp8) {
+    int32_t groups = c->n_groups > 0 ? c->n_groups : 1, rows = groups * c->rows;
+    int32_t width = c->out == FL_MATMUL_SWIGLU ? c->n / 2 : c->n;
+    fl_dtype act = b->be->act_dtype;
+    fl_weight w[64];
+    void *x;
+    fl_matmul_args a = {
+        .x_stride = c->k, .w = w, .n_groups = groups, .rows = rows, .out = c->out, .y_stride = width};
+    FL_TRY(take_weights(b, c, fp8, w, groups));
+    FL_TRY(take_groups(b, c, &a));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * c->k, act, 1, &x));
+    FL_TRY(fl_kernel_take(b, (int64_t)rows * width * (int64_t)fl_dtype_bytes(act), &a.y));
+    FL_TRY(fl_kernel_take(b, fl_matmul_scratch_bytes(&a), &a.scratch));
+    a.x = x;
+    const fl_kernel_case timed = {.name = fp8 ? c->fp8_name : c->name,
+                                  .op = "matmul",
+                                  .run = run_product,
+                                  .args = &a,
+                                  .useful = fl_matmul_cost(&a),
+                                  .fp8 = fp8};
+    const char *epilogue = c->out == FL_MATMUL_SWIGLU ? ", SwiGLU" : "";
+    if (c->n_groups > 0)
+        return fl_kernel_time(b, &timed, "%d experts of %d rows, n %d k %d%s", groups, c->rows, c->n, c->k,
+                              epilogue);
+    return fl_kernel_time(b, &timed, "%d rows, n %d k %d%s", rows, c->n, c->k, epilogue);
+}
+
+fl_err fl_kernel_product_cases(fl_kernel_bench *b) {
+    for (size_t i = 0; i < sizeof product_cases / sizeof *product_cases; i++) {
+        const product_case small = small_product(&product_cases[i]);
+        const product_case *c = b->be->device ? &product_cases[i] : &small;
+        if (fl_kernel_begin(b, c->name)) FL_TRY(fl_kernel_end(b, c->name, time_product(b, c, false)));
+        if (b->be->w8a8 && fl_kernel_begin(b, c->fp8_name))
+            FL_TRY(fl_kernel_end(b, c->fp8_name, time_product(b, c, true)));
+    }
+    return FL_ERR_OK;
+}
+
+/* ---- rows, once -------------------------------------------------------------------------------------------------- */
+
+enum { V3_DIM = 7168, LATENT_DIM = 512, ROPE_DIM = 64 };
+
+typedef struct cache_case {
+    const char *write_name, *read_name;
+    fl_kv_format format;
+} cache_case;
+
+static const cache_case cache_cases[] = {
+    {"kv_write-bf16", "kv_read-bf16", FL_KV_BF16},
+    {"kv_write-fp8", "kv_read-fp8", FL_KV_FP8},
+    {"kv_write-int4", "kv_read-int4", FL_KV_INT4},
+};
+
+static fl_err run_kv_write(fl_backend *be, const void *args) {
+    return be->op->kv_write(be, args);
+}
+
+static fl_err run_kv_read(fl_backend *be, const void *args) {
+    return be->op->kv_read(be, args);
+}
+
+/* Writes first, so that what is read was written; both are timed, if wanted. */
+static fl_err time_cache(fl_kernel_bench *b, const cache_case *c, bool write, bool read) {
+    int32_t tokens = b->be->device ? 262144 : 1024;
+    fl_dtype act = b->be->act_dtype;
+    const int64_t act_bytes = (int64_t)fl_dtype_bytes(act);
+    fl_kv_rows seq = {.n_rows = tokens};
+    fl_kv_write_args w = {.latent_stride = LATENT_DIM, .k_pe_stride = ROPE_DIM, .seqs = &seq, .n_seqs = 1};
+    void *latent, *k_pe, *pool;
+    w.kv = (fl_kv_layer){.latent_dim = LATENT_DIM,
+                         .rope_dim = ROPE_DIM,
+                         .format = c->format,
+                         .group = fl_kv_format_group(c->format, LATENT_DIM)};
+    w.kv.page_stride_bytes = fl_kv_piece_bytes(&w.kv);
+    FL_TRY(fl_kernel_take(b, tokens / FL_KV_PAGE_TOKENS * w.kv.page_stride_bytes, &pool));
+    FL_TRY(fl_kernel_take_pages(b, tokens / FL_KV_PAGE_TOKENS, &seq.pages));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)tokens * LATENT_DIM, act, 1, &latent));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)tokens * ROPE_DIM, act, 1, &k_pe));
+    w.kv.base = pool;
+    w.latent = latent;
+    w.k_pe = k_pe;
+    fl_kv_read_args r = {.kv = w.kv, .pages = seq.pages, .n = tokens};
+    FL_TRY(fl_kernel_take(b, (int64_t)tokens * LATENT_DIM * act_bytes, &r.latent));
+    FL_TRY(fl_kernel_take(b, (int64_t)tokens * ROPE_DIM * act_bytes, &r.k_pe));
+    FL_TRY(run_kv_write(b->be, &w));
+    const fl_kernel_case writing = {c->write_name, "kv_write", run_kv_write, &w, fl_kv_write_cost(&w), false};
+    const fl_kernel_case reading = {c->read_name, "kv_read", run_kv_read, &r, fl_kv_read_cost(&r), false};
+    if (write) FL_TRY(fl_kernel_time(b, &writing, "%d tokens of %d+%d", tokens, LATENT_DIM, ROPE_DIM));
+    if (read) FL_TRY(fl_kernel_time(b, &reading, "%d tokens of %d+%d", tokens, LATENT_DIM, ROPE_DIM));
+    return FL_ERR_OK;
+}
+
+static fl_err run_rmsnorm(fl_backend *be, const void *args) {
+    return be->op->rmsnorm(be, args);
+}
+
+static fl_err time_rmsnorm(fl_kernel_bench *b) {
+    int32_t rows = b->be->device ? 32768 : 64;
+    int64_t n = (int64_t)rows * V3_DIM;
+    void *x, *delta, *gamma;
+    fl_rmsnorm_args a = {.x_stride = V3_DIM, .eps = 1e-6f, .rows = rows, .dim = V3_DIM, .y_stride = V3_DIM};
+    FL_TRY(fl_kernel_take_random(b, n, FL_DTYPE_F32, 1, &x));
+    FL_TRY(fl_kernel_take_random(b, n, FL_DTYPE_F32, 1e-3, &delta)); /* x grows by it in every run */
+    FL_TRY(fl_kernel_take_random(b, V3_DIM, FL_DTYPE_F32, 1, &gamma));
+    FL_TRY(fl_kernel_take(b, n * (int64_t)fl_dtype_bytes(b->be->act_dtype), &a.y));
+    a.x = x;
+    a.delta = delta;
+    a.gamma = gamma;
+    const fl_kernel_case timed = {"rmsnorm-v3", "rmsnorm", run_rmsnorm, &a, fl_rmsnorm_cost(&a), false};
+    return fl_kernel_time(b, &timed, "%d rows of %d, with delta and gamma", rows, V3_DIM);
+}
+
+static fl_err run_moe_route(fl_backend *be, const void *args) {
+    return be->op->moe_route(be, args);
+}
+
+static fl_err time_moe_route(fl_kernel_bench *b) {
+    int32_t rows = b->be->device ? 16384 : 16;
+    void *x, *w, *bias, *ids, *weights;
+    fl_moe_route_args a = {.x_stride = V3_DIM,
+                           .rows = rows,
+                           .dim = V3_DIM,
+                           .n_experts = 256,
+                           .top_k = 8,
+                           .n_groups = 8,
+                           .top_groups = 4,
+                           .score = FL_MOE_SIGMOID,
+                           .select = FL_MOE_GROUP_TOP2,
+                           .normalize = true,
+                           .factor = 2.5f};
+    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * V3_DIM, b->be->act_dtype, 1, &x));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)a.n_experts * V3_DIM, FL_DTYPE_F32, 1 / sqrt(V3_DIM), &w));
+    FL_TRY(fl_kernel_take_random(b, a.n_experts, FL_DTYPE_F32, 0.01, &bias));
+    FL_TRY(fl_kernel_take(b, (int64_t)rows * a.top_k * (int64_t)sizeof *a.ids, &ids));
+    FL_TRY(fl_kernel_take(b, (int64_t)rows * a.top_k * (int64_t)sizeof *a.weights, &weights));
+    a.x = x;
+    a.w = w;
+    a.bias = bias;
+    a.ids = ids;
+    a.weights = weights;
+    const fl_kernel_case timed = {"moe_route-v3",        "moe_route", run_moe_route, &a,
+                                  fl_moe_route_cost(&a), false};
+    return fl_kernel_time(b, &timed, "%d rows of %d, %d of %d experts", rows, V3_DIM, a.top_k, a.n_experts);
+}
+
+fl_err fl_kernel_row_cases(fl_kernel_bench *b) {
+    for (size_t i = 0; i < sizeof cache_cases / sizeof *cache_cases; i++) {
+        const cache_case *c = &cache_cases[i];
+        bool write = fl_kernel_begin(b, c->write_name), read = fl_kernel_begin(b, c->read_name);
+        if (write || read)
+            FL_TRY(fl_kernel_end(b, write ? c->write_name : c->read_name, time_cache(b, c, write, read)));
+    }
+    if (fl_kernel_begin(b, "rmsnorm-v3")) FL_TRY(fl_kernel_end(b, "rmsnorm-v3", time_rmsnorm(b)));
+    if (fl_kernel_begin(b, "moe_route-v3")) FL_TRY(fl_kernel_end(b, "moe_route-v3", time_moe_route(b)));
+    return FL_ERR_OK;
+}
