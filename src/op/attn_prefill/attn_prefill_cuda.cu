@@ -12,6 +12,7 @@ static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
     c.keys.view = a->view;
     c.n_heads = a->n_heads;
     c.row_tiles = (int32_t)fl_tasks_of(a->rows, FL_ATTN_TILE_ROWS);
+    c.n_tasks = (uint32_t)c.row_tiles * (uint32_t)a->n_heads;
     if (a->list) {
         c.ids = a->list->ids;
         c.n_ids = a->list->n;
@@ -64,7 +65,9 @@ static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_pref
     FL_TRY(map_heads(a->kv, NOPE + V, a->n_heads, a->n_keys, FL_ATTN_HALF_KEYS, &maps.kv));
     FL_TRY(map_lines(a->k_pe, ROPE, a->n_keys, FL_ATTN_HALF_KEYS, &maps.k_pe));
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    kernel<<<(uint32_t)(c->row_tiles * c->n_heads), PREFILL_THREADS, bytes, cuda->stream>>>(maps, *c);
+    uint32_t blocks =
+        (uint32_t)cuda->n_multiprocessors < c->n_tasks ? (uint32_t)cuda->n_multiprocessors : c->n_tasks;
+    kernel<<<blocks, PREFILL_THREADS, bytes, cuda->stream>>>(maps, *c);
     return FL_CUDA_LAUNCHED("attn_prefill");
 }
 

@@ -1,11 +1,11 @@
 /* attn_prefill on Hopper's tensor cores.
  *
- * Grid: one block a tile of 128 rows and head; heads outer, so that neighbours share keys in L2, and of a head the last
- * rows first, which see most. Block: 384 threads, one a multiprocessor. Warpgroup 0 gives most of its registers away;
- * its first warp walks over the visible keys (attn_prefill_tiles.h) and has the copy engine bring tiles of 128 keys into
- * two stages of K and of V. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at 192/128. Bound by the tensor
- * cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK of j + 1 and PV of j are
- * issued together, and the softmax of j + 1 runs once the first of the two is done.
+ * Grid: one block a multiprocessor, each takes every gridDim-th task; a task is a tile of 128 rows and a head. Block:
+ * 384 threads. Warpgroup 0 gives most of its registers away; its first warp walks over the visible keys
+ * (attn_prefill_tiles.h) and has the copy engine bring tiles of 128 keys into the stages of K and of V, those of the next
+ * task while this one's results are written. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at 192/128.
+ * Bound by the tensor cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK of j + 1 and
+ * PV of j are issued together, and the softmax of j + 1 runs once the first of the two is done.
  *
  * Keys come as two boxes of 64 at any place, so that two blocks of a list make one full tile. K's nope part and V lie in
  * kv, rope parts of K in k_pe; a box is 64 columns wide, beyond a tensor's edge it is zeros, which nothing reads.
@@ -21,7 +21,6 @@
 #include "op/cuda/hopper.cuh"
 
 enum {
-    PREFILL_STAGES = 2,
     PREFILL_THREADS = 384,
     GROUP_THREADS = 128,
     CONSUMER_WARPS = 8,
@@ -49,19 +48,37 @@ typedef struct prefill_step {
 
 template <int NOPE, int ROPE, int V> struct prefill_shared {
     static constexpr int K_CHUNKS = (NOPE + ROPE + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS,
-                         V_CHUNKS = V / CHUNK_COLUMNS;
+                         V_CHUNKS = V / CHUNK_COLUMNS,
+                         STAGES = K_CHUNKS + V_CHUNKS <= 3 ? 3 : 2; /* all that fits */
     uint8_t q[K_CHUNKS][CHUNK_BYTES]; /* first, as all three: 1,024-byte aligned */
-    uint8_t k[PREFILL_STAGES][K_CHUNKS][CHUNK_BYTES];
-    uint8_t v[PREFILL_STAGES][V_CHUNKS][CHUNK_BYTES];
+    uint8_t k[STAGES][K_CHUNKS][CHUNK_BYTES];
+    uint8_t v[STAGES][V_CHUNKS][CHUNK_BYTES];
     int4 row_ranges[FL_ATTN_TILE_ROWS]; /* first, length, first, length */
-    prefill_step step[PREFILL_STAGES];
-    uint64_t q_full, k_full[PREFILL_STAGES], k_empty[PREFILL_STAGES], v_full[PREFILL_STAGES],
-        v_empty[PREFILL_STAGES];
+    prefill_step step[STAGES];          /* of the K in the same stage, or a task's end without K */
+    uint64_t q_full, q_empty, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint32_t listed[FL_ATTN_LIST_BLOCKS_MAX / 32];
 };
 
-FL_DEVICE uint32_t parity_of(int32_t n) {
-    return (uint32_t)(n / PREFILL_STAGES) & 1;
+/* The n-th use of a ring of stages: its stage, and the parity of the stage's barriers then. */
+template <int STAGES> struct ring_place {
+    int32_t stage = 0;
+    uint32_t parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage < STAGES) return;
+        stage = 0;
+        parity ^= 1;
+    }
+};
+
+typedef struct prefill_task {
+    int32_t tile, head;
+} prefill_task;
+
+/* Heads outer, so that blocks that run together share keys in L2. Rows go up and down in turns, which evens out what
+ * causal rows cost a block; of the last head, and so at the end, from the dear ones down. */
+FL_DEVICE prefill_task task_of(const fl_prefill_call *c, uint32_t task) {
+    int32_t head = (int32_t)(task / (uint32_t)c->row_tiles), i = (int32_t)(task % (uint32_t)c->row_tiles);
+    return {(c->n_heads - 1 - head) % 2 ? i : c->row_tiles - 1 - i, head};
 }
 
 /* ---- producer -------------------------------------------------------------------------------------------------- */
@@ -125,51 +142,72 @@ FL_DEVICE void load_values(SHARED *s, const prefill_maps *maps, int32_t stage, i
                            NOPE + i * CHUNK_COLUMNS, head, half ? key.y : key.x);
 }
 
+FL_DEVICE void note_step(prefill_step *to, const fl_attn_step *step, int32_t flags,
+                         const uint32_t (&bits)[4]) {
+    to->key[0] = step->key[0];
+    to->key[1] = step->key[1];
+    to->flags = flags;
+#pragma unroll
+    for (int i = 0; i < 4; i++) to->bits[i] = bits[i];
+}
+
+/* Where a thread stands in the rings, from one task to the next. */
+template <int STAGES> struct ring_places {
+    ring_place<STAGES> k, v;
+    uint32_t q_parity = 0;
+};
+
+template <int NOPE, class SHARED>
+FL_DEVICE void produce_values(SHARED *s, const prefill_maps *maps, int32_t head, int2 key,
+                              ring_places<SHARED::STAGES> *at) {
+    fl_barrier_wait(&s->v_empty[at->v.stage], at->v.parity ^ 1);
+    if (threadIdx.x == 0) load_values<NOPE>(s, maps, at->v.stage, head, key);
+    at->v.advance();
+}
+
 /* By the whole first warp: it walks and counts in step, lane 0 talks to barriers and copy engine. K of a tile goes
  * before V of the tile before, as the consumers want them. */
 template <int NOPE, class SHARED>
-FL_DEVICE void produce(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c, int32_t tile,
-                       int32_t head) {
-    fl_attn_walk walk = fl_prefill_walk(c, tile, head);
-    bool marked = walk.kind == FL_ATTN_WALK_MARKED, leads = threadIdx.x == 0;
-    int32_t n_keys = c->keys.n_keys, n = 0;
+FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c, prefill_task task,
+                            ring_places<SHARED::STAGES> *at) {
+    fl_attn_walk walk = fl_prefill_walk(c, task.tile, task.head);
+    bool marked = walk.kind == FL_ATTN_WALK_MARKED, leads = threadIdx.x == 0, some = false;
     int32_t means_end = walk.some.end[1]; /* of means */
     int2 before = {0, 0};
-    if (marked) mark_blocks(c, tile, head, s->listed);
-    for (fl_attn_step step; fl_attn_walk_next(&walk, n_keys, &step);) {
-        int32_t stage = n % PREFILL_STAGES, flags = step.masked ? STEP_RANGES : 0;
+    if (marked) mark_blocks(c, task.tile, task.head, s->listed);
+    for (fl_attn_step step; fl_attn_walk_next(&walk, c->keys.n_keys, &step);) {
+        int32_t flags = step.masked && !c->means ? STEP_RANGES : 0;
         uint32_t bits[4] = {~0u, ~0u, ~0u, ~0u};
-        if (marked) {
-            if (!mark_keys(c, means_end, s->listed, step.key[0], bits)) continue;
-            flags = c->means ? 0 : flags;
-            if ((bits[0] & bits[1] & bits[2] & bits[3]) != ~0u) flags |= STEP_BITS;
-        }
-        fl_barrier_wait(&s->k_empty[stage], parity_of(n) ^ 1);
+        if (marked && !mark_keys(c, means_end, s->listed, step.key[0], bits)) continue;
+        if ((bits[0] & bits[1] & bits[2] & bits[3]) != ~0u) flags |= STEP_BITS;
+        fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
+        if (!some) fl_barrier_wait(&s->q_empty, at->q_parity ^ 1);
         if (leads) {
-            if (n == 0) load_queries(s, maps, tile * FL_ATTN_TILE_ROWS, head);
-            prefill_step *to = &s->step[stage];
-            to->key[0] = step.key[0];
-            to->key[1] = step.key[1];
-            to->flags = flags;
-#pragma unroll
-            for (int i = 0; i < 4; i++) to->bits[i] = bits[i];
-            load_keys<NOPE>(s, maps, stage, head, {step.key[0], step.key[1]});
+            if (!some) load_queries(s, maps, task.tile * FL_ATTN_TILE_ROWS, task.head);
+            note_step(&s->step[at->k.stage], &step, flags, bits);
+            load_keys<NOPE>(s, maps, at->k.stage, task.head, {step.key[0], step.key[1]});
         }
-        if (n > 0) {
-            fl_barrier_wait(&s->v_empty[(n - 1) % PREFILL_STAGES], parity_of(n - 1) ^ 1);
-            if (leads) load_values<NOPE>(s, maps, (n - 1) % PREFILL_STAGES, head, before);
-        }
+        at->k.advance();
+        if (some) produce_values<NOPE>(s, maps, task.head, before, at);
         before = {step.key[0], step.key[1]};
-        n++;
+        some = true;
     }
-    fl_barrier_wait(&s->k_empty[n % PREFILL_STAGES], parity_of(n) ^ 1);
+    fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
     if (leads) {
-        s->step[n % PREFILL_STAGES].flags = STEP_END;
-        fl_barrier_arrive(&s->k_full[n % PREFILL_STAGES]);
+        s->step[at->k.stage].flags = STEP_END;
+        fl_barrier_arrive(&s->k_full[at->k.stage]);
     }
-    if (n == 0) return;
-    fl_barrier_wait(&s->v_empty[(n - 1) % PREFILL_STAGES], parity_of(n - 1) ^ 1);
-    if (leads) load_values<NOPE>(s, maps, (n - 1) % PREFILL_STAGES, head, before);
+    at->k.advance();
+    if (!some) return;
+    produce_values<NOPE>(s, maps, task.head, before, at);
+    at->q_parity ^= 1;
+}
+
+template <int NOPE, class SHARED>
+FL_DEVICE void produce(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c) {
+    ring_places<SHARED::STAGES> at;
+    for (uint32_t task = blockIdx.x; task < c->n_tasks; task += gridDim.x)
+        produce_task<NOPE>(s, maps, c, task_of(c, task), &at);
 }
 
 /* ---- consumers: scores ----------------------------------------------------------------------------------------- */
@@ -356,62 +394,83 @@ FL_DEVICE void weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *
     soften(s, run, bias, scale);
 }
 
+template <int N>
+FL_DEVICE void finish_task(const fl_prefill_call *c, prefill_task task, int32_t thread_row, float4 *state,
+                           const float (&o)[N], const running *run) {
+    if (c->last) write_rows(c, task.tile * FL_ATTN_TILE_ROWS + thread_row, task.head, o, run);
+    else write_sums(state, o, run);
+}
+
 template <int NOPE, int ROPE, int V, class SHARED>
-FL_DEVICE void consume(SHARED *shared, const fl_prefill_call *c, int32_t tile, int32_t head) {
+FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_task task,
+                            ring_places<SHARED::STAGES> *at) {
     constexpr int N = V / 2;
     int32_t group = threadIdx.x / GROUP_THREADS - 1,
             warp_row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
-    int32_t thread_row = warp_row + threadIdx.x % 32 / 4, half_tile = 2 * tile + group;
+    int32_t thread_row = warp_row + threadIdx.x % 32 / 4, half_tile = 2 * task.tile + group;
     bool has_rows = (int64_t)half_tile * 64 < c->keys.rows;
     const int4 *row_ranges = shared->row_ranges + thread_row;
-    float4 *state = state_of<N>(c, half_tile, head);
-    float bias = c->key_bias ? c->key_bias[head] : 0;
+    float4 *state = state_of<N>(c, half_tile, task.head);
+    float bias = c->key_bias ? c->key_bias[task.head] : 0;
     float o[N], s[64], scale[2];
     uint32_t p[8][4];
     running run;
-    note_row_ranges(shared, &c->keys, tile, warp_row);
+    note_row_ranges(shared, &c->keys, task.tile, warp_row);
     start_sums(o, &run);
-    fl_barrier_wait(&shared->k_full[0], 0);
-    if (shared->step[0].flags & STEP_END) {
+    fl_barrier_wait(&shared->k_full[at->k.stage], at->k.parity);
+    if (shared->step[at->k.stage].flags & STEP_END) {
+        release(&shared->k_empty[at->k.stage]);
+        at->k.advance();
         if (!has_rows || !(c->first || c->last)) return;
         if (!c->first) read_sums(state, o, &run);
-        if (c->last) write_rows(c, tile * FL_ATTN_TILE_ROWS + thread_row, head, o, &run);
-        else write_sums(state, o, &run);
+        finish_task(c, task, thread_row, state, o, &run);
         return;
     }
-    if (!c->first && has_rows) read_sums(state, o, &run);
     uint64_t q = fl_wgmma_k_major(shared->q[0] + group * HALF_CHUNK_BYTES);
-    fl_barrier_wait(&shared->q_full, 0);
-    issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[0][0]));
+    fl_barrier_wait(&shared->q_full, at->q_parity);
+    issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[at->k.stage][0]));
+    if (!c->first && has_rows) read_sums(state, o, &run);
     fl_wgmma_wait<0>();
     fl_wgmma_pin(s);
-    weigh(shared, 0, s, row_ranges, &run, bias, scale);
+    weigh(shared, at->k.stage, s, row_ranges, &run, bias, scale);
+    at->k.advance();
     shrink(o, scale);
     pack_weights(p, s);
-    int32_t n = 0;
-    for (;; n++) {
-        int32_t stage = n % PREFILL_STAGES, next = (n + 1) % PREFILL_STAGES;
-        fl_barrier_wait(&shared->k_full[next], parity_of(n + 1));
-        if (shared->step[next].flags & STEP_END) break;
-        issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[next][0]));
-        fl_barrier_wait(&shared->v_full[stage], parity_of(n));
-        issue_values(o, p, fl_wgmma_mn_major(shared->v[stage][0], CHUNK_BYTES));
+    for (;;) {
+        fl_barrier_wait(&shared->k_full[at->k.stage], at->k.parity);
+        if (shared->step[at->k.stage].flags & STEP_END) break;
+        issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[at->k.stage][0]));
+        fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
+        issue_values(o, p, fl_wgmma_mn_major(shared->v[at->v.stage][0], CHUNK_BYTES));
         fl_wgmma_wait<1>();
         fl_wgmma_pin(s);
-        weigh(shared, next, s, row_ranges, &run, bias, scale);
+        weigh(shared, at->k.stage, s, row_ranges, &run, bias, scale);
+        at->k.advance();
         fl_wgmma_wait<0>();
         fl_wgmma_pin(o);
-        release(&shared->v_empty[stage]);
+        release(&shared->v_empty[at->v.stage]);
+        at->v.advance();
         shrink(o, scale);
         pack_weights(p, s);
     }
-    fl_barrier_wait(&shared->v_full[n % PREFILL_STAGES], parity_of(n));
-    issue_values(o, p, fl_wgmma_mn_major(shared->v[n % PREFILL_STAGES][0], CHUNK_BYTES));
+    release(&shared->k_empty[at->k.stage]);
+    at->k.advance();
+    release(&shared->q_empty);
+    at->q_parity ^= 1;
+    fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
+    issue_values(o, p, fl_wgmma_mn_major(shared->v[at->v.stage][0], CHUNK_BYTES));
     fl_wgmma_wait<0>();
     fl_wgmma_pin(o);
-    if (!has_rows) return;
-    if (c->last) write_rows(c, tile * FL_ATTN_TILE_ROWS + thread_row, head, o, &run);
-    else write_sums(state, o, &run);
+    release(&shared->v_empty[at->v.stage]);
+    at->v.advance();
+    if (has_rows) finish_task(c, task, thread_row, state, o, &run);
+}
+
+template <int NOPE, int ROPE, int V, class SHARED>
+FL_DEVICE void consume(SHARED *shared, const fl_prefill_call *c) {
+    ring_places<SHARED::STAGES> at;
+    for (uint32_t task = blockIdx.x; task < c->n_tasks; task += gridDim.x)
+        consume_task<NOPE, ROPE, V>(shared, c, task_of(c, task), &at);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------ */
@@ -419,7 +478,8 @@ FL_DEVICE void consume(SHARED *shared, const fl_prefill_call *c, int32_t tile, i
 template <class SHARED> FL_DEVICE void start_barriers(SHARED *s) {
     if (threadIdx.x == 0) {
         fl_barrier_init(&s->q_full, 1);
-        for (int32_t i = 0; i < PREFILL_STAGES; i++) {
+        fl_barrier_init(&s->q_empty, CONSUMER_WARPS);
+        for (int32_t i = 0; i < SHARED::STAGES; i++) {
             fl_barrier_init(&s->k_full[i], 1);
             fl_barrier_init(&s->v_full[i], 1);
             fl_barrier_init(&s->k_empty[i], CONSUMER_WARPS);
@@ -437,14 +497,13 @@ static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     using shared_tiles = prefill_shared<NOPE, ROPE, V>;
     extern __shared__ uint8_t memory[];
     shared_tiles *shared = (shared_tiles *)(memory + (1024 - fl_shared_address(memory) % 1024) % 1024);
-    int32_t head = blockIdx.x / c.row_tiles, tile = c.row_tiles - 1 - blockIdx.x % c.row_tiles;
     start_barriers(shared);
     if (__shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0) == 0) {
-        fl_registers_release<40>();
-        if (threadIdx.x < 32) produce<NOPE>(shared, &maps, &c, tile, head);
+        fl_registers_release<64>();
+        if (threadIdx.x < 32) produce<NOPE>(shared, &maps, &c);
     } else {
-        fl_registers_claim<232>();
-        consume<NOPE, ROPE, V>(shared, &c, tile, head);
+        fl_registers_claim<216>();
+        consume<NOPE, ROPE, V>(shared, &c);
     }
 }
 
