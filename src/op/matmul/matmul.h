@@ -4,7 +4,7 @@
  *   y[r][j] = silu(u[j]) * u[n/2 + j], u = x W^T in f32, silu(t) = t / (1 + exp(-t)); rounded to act.
  * Tolerance: |error| <= k * 2^-24 * sum|x w| for f32; one act rounding more for act; SwiGLU 1e-5 relative
  * more. Shapes: avx512 takes k in multiples of 32 and for SwiGLU n in multiples of 128, refuses others by name;
- * reference and avx2 take all. Cost: flops 2 rows n k; bytes min(n_groups, rows) n k w + rows (k act + outputs).
+ * reference, avx2 and cuda take all. Cost: flops 2 rows n k; bytes min(n_groups, rows) n k w + rows (k act + outputs).
  *
  * Weights with block scales (fl_weight.scale, on backends with w8a8) are multiplied with quantised activations. A row
  * is quantised by groups of 128 inputs b, in f32: a = max(max |x|, 2^-100), s[b] = a / 448, code = e4m3(x * (448 / a)),

@@ -10,8 +10,9 @@
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/device.cuh"
 
-/* y = x W_g^T for groups of rows. With group_rows, group g has rows group_rows[g] .. group_rows[g + 1] - 1 of x and y;
- * without, every group has `rows` rows of its own, x_group_stride and y_group_stride further on. Strides in elements. */
+/* y = x W_g^T for groups of rows. With group_rows, group g has rows group_rows[g] .. group_rows[g + 1] - 1 of x and
+ * y; without, every group has `rows` rows of its own, x_group_stride and y_group_stride further on. Strides in
+ * elements. */
 typedef struct fl_product {
     const fl_bf16 *x;
     const fl_bf16 *w; /* [n_groups], w_group_stride apart: [n][k] */

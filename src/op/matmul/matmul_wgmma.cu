@@ -194,8 +194,8 @@ FL_DEVICE void transpose_quad(uint32_t (&v)[4], int32_t q) {
     v[3] = high ? up[1] : got[1];
 }
 
-/* Pairs of bf16 of one row: words[j] is features 8 j + 2 q and + 1 of the tile. `y` is the row; all lanes come here, those
- * with `inside` false store nothing. */
+/* Pairs of bf16 of one row: words[j] is features 8 j + 2 q and + 1 of the tile. `y` is the row; all lanes come here,
+ * those with `inside` false store nothing. */
 template <int N>
 FL_DEVICE void store_bf16(const plan *plan, const tile *at, uint16_t *y, bool inside,
                           const uint32_t (&words)[N]) {

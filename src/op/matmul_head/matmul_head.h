@@ -1,7 +1,7 @@
 /* matmul_head: y[r][h][:] = x[r][h][:] W_h^T for every head h: absorbs q_nope into the latent space (n =
  * latent, k = nope) and takes the latent output back (n = v, k = latent). Same order and tolerance rules as
- * matmul. Shapes: avx512 takes k in multiples of 32 and n in multiples of 64, refuses others by name. Cost: flops 2
- * rows n_heads n k; bytes n_heads (n k w + rows (n + k) act). */
+ * matmul. Shapes: avx512 takes k in multiples of 32 and n in multiples of 64, refuses others by name;
+ * the other backends take all. Cost: flops 2 rows n_heads n k; bytes n_heads (n k w + rows (n + k) act). */
 #ifndef FL_OP_MATMUL_HEAD_H
 #define FL_OP_MATMUL_HEAD_H
 

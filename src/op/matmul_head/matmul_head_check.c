@@ -13,17 +13,17 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, 1, 1, false, OC_NORMAL, 5},       {OC_CHECK, 1, 8, 128, 64, false, OC_NORMAL, 5},
-    {OC_CHECK, 3, 8, 64, 128, false, OC_NORMAL, 5},    {OC_CHECK, 5, 2, 512, 128, false, OC_SPIKE, 5},
-    {OC_CHECK, 2, 2, 128, 512, true, OC_NORMAL, 5},    {OC_CHECK, 65, 3, 40, 24, true, OC_LARGE, 5},
-    {OC_CHECK, 17, 4, 33, 70, false, OC_TINY, 5},      {OC_CHECK, 4, 2, 64, 32, true, OC_ZERO, 5},
-    {OC_CHECK, 65, 3, 64, 32, true, OC_LARGE, 5},      {OC_CHECK, 130, 2, 64, 64, false, OC_NORMAL, 5},
+    {OC_CHECK, 1, 1, 1, 1, false, OC_NORMAL, 5},        {OC_CHECK, 1, 8, 128, 64, false, OC_NORMAL, 5},
+    {OC_CHECK, 3, 8, 64, 128, false, OC_NORMAL, 5},     {OC_CHECK, 5, 2, 512, 128, false, OC_SPIKE, 5},
+    {OC_CHECK, 2, 2, 128, 512, true, OC_NORMAL, 5},     {OC_CHECK, 65, 3, 40, 24, true, OC_LARGE, 5},
+    {OC_CHECK, 17, 4, 33, 70, false, OC_TINY, 5},       {OC_CHECK, 4, 2, 64, 32, true, OC_ZERO, 5},
+    {OC_CHECK, 65, 3, 64, 32, true, OC_LARGE, 5},       {OC_CHECK, 130, 2, 64, 64, false, OC_NORMAL, 5},
     {OC_CHECK, 1, 8, 128, 64, false, OC_NORMAL, 0}, /* lines side by side */
-    {OC_CHECK, 130, 3, 64, 96, false, OC_NORMAL, 0},   {OC_CHECK, 140, 2, 192, 64, true, OC_NORMAL, 0},
-    {OC_CHECK, 9, 5, 128, 160, true, OC_SPIKE, 8},     {OC_CHECK, 66, 2, 40, 24, false, OC_NORMAL, 8},
-    {OC_CHECK, 17, 4, 33, 72, false, OC_NORMAL, 8},
-    {OC_SLOW, 64, 16, 512, 128, false, OC_NORMAL, 5},  {OC_BENCH, 1, 8, 128, 64, false, OC_NORMAL, 0},
-    {OC_BENCH, 1, 128, 512, 128, false, OC_NORMAL, 0}, {OC_BENCH, 32, 128, 128, 512, false, OC_NORMAL, 0},
+    {OC_CHECK, 130, 3, 64, 96, false, OC_NORMAL, 0},    {OC_CHECK, 140, 2, 192, 64, true, OC_NORMAL, 0},
+    {OC_CHECK, 9, 5, 128, 160, true, OC_SPIKE, 8},      {OC_CHECK, 66, 2, 40, 24, false, OC_NORMAL, 8},
+    {OC_CHECK, 17, 4, 33, 72, false, OC_NORMAL, 8},     {OC_SLOW, 64, 16, 512, 128, false, OC_NORMAL, 5},
+    {OC_BENCH, 1, 8, 128, 64, false, OC_NORMAL, 0},     {OC_BENCH, 1, 128, 512, 128, false, OC_NORMAL, 0},
+    {OC_BENCH, 32, 128, 128, 512, false, OC_NORMAL, 0},
 };
 
 typedef struct fixture {
