@@ -107,6 +107,12 @@ void *oc_memory(oc_run *run, int64_t bytes) {
     return p->memory + start;
 }
 
+void *oc_given(oc_run *run, const void *from, int64_t bytes) {
+    void *memory = oc_memory(run, bytes);
+    memcpy(memory, from, (size_t)bytes);
+    return memory;
+}
+
 void *oc_memory_fenced(oc_run *run, int64_t bytes) {
     oc_private *p = run->private;
     int64_t used = fl_align_up(bytes, 64);

@@ -82,6 +82,9 @@ void *oc_memory(oc_run *run, int64_t bytes);
  * behind them shows. */
 void *oc_memory_fenced(oc_run *run, int64_t bytes);
 
+/* A copy of what lies on the stack or in the program: backends with memory of their own cannot read that. */
+void *oc_given(oc_run *run, const void *from, int64_t bytes);
+
 /* ---- matrices ------------------------------------------------------------------------------------------------- */
 
 typedef struct oc_mat {

@@ -68,11 +68,13 @@ static void check_shape(oc_run *run, const shape *s) {
     while (oc_timing(run, fl_embed_cost(&args))) OC_OK(run, run->be->op->embed(run->be, &args));
 }
 
-/* Ids come from requests: a wrong one is refused and nothing is written. */
+/* Ids come from requests: a wrong one is refused, and on the host nothing is written. */
 static void check_ids(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "embed ids")) return;
-    float table[6] = {1, 2, 3, 4, 5, 6};
-    int32_t ids[3] = {0, 2, 1};
+    const float entries[6] = {1, 2, 3, 4, 5, 6};
+    const int32_t good_ids[3] = {0, 2, 1};
+    float *table = oc_given(run, entries, sizeof entries);
+    int32_t *ids = oc_given(run, good_ids, sizeof good_ids);
     oc_mat x = oc_output(run, FL_DTYPE_F32, 3, 2, 2);
     fl_embed_args args = {
         .ids = ids, .table = table, .table_dtype = FL_DTYPE_F32, .rows = 3, .dim = 2, .n_vocab = 3};
@@ -83,7 +85,7 @@ static void check_ids(oc_run *run) {
     OC_REFUSED(run, run->be->op->embed(run->be, &args), "embed: ids[]");
     args.rows = 0;
     OC_REFUSED(run, run->be->op->embed(run->be, &args), "embed: rows");
-    oc_untouched(run, &x);
+    if (!run->be->device) oc_untouched(run, &x); /* a device finds out while it writes */
     args.rows = 2;
     OC_OK(run, run->be->op->embed(run->be, &args));
     OC_TRUE(run, (int32_t)oc_get(&x, 1, 0) == 5 && (int32_t)oc_get(&x, 0, 1) == 2);

@@ -80,8 +80,11 @@ static void check_shape(oc_run *run, const shape *s) {
     if (!oc_case(run, s->kind, "kv_read dims=%d+%d %s/%d+%d pos=%d n=%d step=%d", s->latent, s->rope,
                  fl_kv_format_name(s->format), s->group, s->n_outliers, s->pos, s->n, s->step))
         return;
-    fl_kv_read_args args = {
-        .kv = make_pool(run, s), .pages = pages, .pos = s->pos, .n = s->n, .step = s->step};
+    fl_kv_read_args args = {.kv = make_pool(run, s),
+                            .pages = oc_given(run, pages, sizeof pages),
+                            .pos = s->pos,
+                            .n = s->n,
+                            .step = s->step};
     fl_backend *const backends[] = {run->be, run->one, run->ref};
     for (int32_t i = 0; i < 3; i++) {
         fl_dtype dtype = backends[i]->act_dtype;

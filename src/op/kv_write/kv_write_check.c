@@ -38,6 +38,9 @@ static const shape shapes[] = {
     {OC_CHECK, 32, 6, FL_KV_INT4, {9, 0}, {0, 0}, 32, 2},
     {OC_CHECK, 128, 32, FL_KV_INT4_NAIVE, {70, 64}, {37, 0}, 0, 0},
     {OC_CHECK, 24, 6, FL_KV_INT2_NAIVE, {130, 1}, {1, 0}, 0, 0},
+    {OC_CHECK, 512, 64, FL_KV_BF16, {5, 6}, {60, 1}, 0, 0},
+    {OC_CHECK, 96, 6, FL_KV_INT4, {7, 2}, {61, 0}, 32, 3},
+    {OC_CHECK, 128, 32, FL_KV_INT4_NAIVE, {9, 4}, {3, 60}, 0, 0},
     {OC_BENCH, 128, 32, FL_KV_BF16, {128, 128}, {0, 0}, 0, 0},
     {OC_BENCH, 128, 32, FL_KV_FP8, {128, 128}, {0, 0}, 0, 0},
     {OC_BENCH, 128, 32, FL_KV_INT4, {128, 128}, {0, 0}, 32, 0},
@@ -83,11 +86,13 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     const fl_kv_write_args sized = make_args(&f, true, &(oc_mat){0});
     f.stride = fl_kv_piece_bytes(&sized.kv) + 64;
     int32_t rows = s->rows[0] + s->rows[1];
-    f.latent = oc_act(run, rows, s->latent, s->latent + 3, OC_NORMAL);
+    /* strides of whole vectors, and others */
+    f.latent = oc_act(run, rows, s->latent, s->latent + (rows % 2 ? 8 : 3), OC_NORMAL);
     f.k_pe = oc_act(run, rows, s->rope, s->latent + 40, OC_SPIKE);
+    const int32_t *own = oc_given(run, pages, sizeof pages);
     /* the second timeline's rows come first */
-    f.seqs[0] = (fl_kv_rows){.row = s->rows[1], .n_rows = s->rows[0], .pos = s->pos[0], .pages = pages};
-    f.seqs[1] = (fl_kv_rows){.row = 0, .n_rows = s->rows[1], .pos = s->pos[1], .pages = pages + 3};
+    f.seqs[0] = (fl_kv_rows){.row = s->rows[1], .n_rows = s->rows[0], .pos = s->pos[0], .pages = own};
+    f.seqs[1] = (fl_kv_rows){.row = 0, .n_rows = s->rows[1], .pos = s->pos[1], .pages = own + 3};
     f.n_seqs = s->rows[1] > 0 ? 2 : 1;
     return f;
 }
@@ -175,8 +180,7 @@ static void check_rounding(oc_run *run) {
     const uint16_t rounded[8] = {0x3f80, 0x3f82, 0x3f81, 0xbf80, 0, 0x8000, 0x7f7f, 0x0008};
     oc_pair latent = oc_act(run, 1, 8, 8, OC_ZERO), k_pe = oc_act(run, 1, 1, 1, OC_ZERO);
     for (int32_t j = 0; j < 8; j++) oc_set(&latent.be, 0, j, (double)values[j]);
-    const int32_t page = 0;
-    const fl_kv_rows seq = {.n_rows = 1, .pages = &page};
+    const fl_kv_rows seq = {.n_rows = 1, .pages = oc_memory(run, sizeof(int32_t))};
     uint16_t *pool = oc_memory(run, 64 * 9 * 2);
     fl_kv_write_args args = {
         .latent = latent.be.data, .latent_stride = 8, .k_pe = k_pe.be.data, .k_pe_stride = 1};

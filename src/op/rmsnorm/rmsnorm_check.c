@@ -116,10 +116,13 @@ static void check_shape(oc_run *run, const shape *s) {
 /* (3, 4, 0, 0) has a mean square of 6.25, (1, 1, 1, 1) + 1 of 4. */
 static void check_literal(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "rmsnorm by hand")) return;
-    float x[8] = {3, 4, 0, 0, 1, 1, 1, 1}, delta[8] = {0, 0, 0, 0, 1, 1, 1, 1};
-    const float gamma[4] = {5, 10, 1, -2}, want[8] = {6, 16, 0, 0, 5, 10, 1, -2};
+    const float before[8] = {3, 4, 0, 0, 1, 1, 1, 1}, added[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+    const float factors[4] = {5, 10, 1, -2}, want[8] = {6, 16, 0, 0, 5, 10, 1, -2};
     oc_mat y = oc_output(run, run->be->act_dtype, 2, 4, 4);
-    fl_rmsnorm_args args = {.x = x, .x_stride = 4, .delta = delta, .gamma = gamma, .rows = 2, .dim = 4};
+    float *x = oc_given(run, before, sizeof before);
+    fl_rmsnorm_args args = {.x = x, .x_stride = 4, .rows = 2, .dim = 4};
+    args.delta = oc_given(run, added, sizeof added);
+    args.gamma = oc_given(run, factors, sizeof factors);
     args.y = y.data;
     args.y_stride = 4;
     OC_OK(run, run->be->op->rmsnorm(run->be, &args));
