@@ -31,7 +31,8 @@ enum {
     STAGES_MAX = 6,
     REGISTERS_COPYING = 72,
     REGISTERS_MULTIPLYING = 216,
-    ROWS_OF_LARGE = 1024, /* a group has on average, for tiles of 256 rows */
+    ROWS_OF_LARGE = 1024,  /* a group has on average, for tiles of 256 rows */
+    ROWS_OF_CLUSTER = 128, /* for clusters of two */
 };
 
 /* What the host has worked out. A row tile of the walk is a tile of each block of the cluster, side by side. */
@@ -330,6 +331,8 @@ template <int WAVES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_fp
 }
 
 fl_err fl_fp8_product_wgmma(fl_cuda *cuda, const fl_fp8_product *p) {
-    bool large = p->rows >= (int64_t)ROWS_OF_LARGE * p->n_groups;
-    return large ? launch<2, 2>(cuda, p) : launch<1, 1>(cuda, p);
+    int64_t rows = p->rows / p->n_groups; /* of a group, on average */
+    return rows >= ROWS_OF_LARGE     ? launch<2, 2>(cuda, p)
+           : rows >= ROWS_OF_CLUSTER ? launch<1, 2>(cuda, p)
+                                     : launch<1, 1>(cuda, p);
 }
