@@ -11,8 +11,6 @@ static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
     c.keys.n_keys = a->n_keys;
     c.keys.view = a->view;
     c.n_heads = a->n_heads;
-    c.row_tiles = (int32_t)fl_tasks_of(a->rows, FL_ATTN_TILE_ROWS);
-    c.n_tasks = (uint32_t)c.row_tiles * (uint32_t)a->n_heads;
     if (a->list) {
         c.ids = a->list->ids;
         c.n_ids = a->list->n;
@@ -26,6 +24,24 @@ static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
     c.out = (fl_bf16 *)a->out;
     c.lse = a->lse;
     return c;
+}
+
+/* A tile of rows sees nothing, whatever a list says. */
+static bool is_blind(const fl_prefill_call *c, int32_t tile) {
+    fl_attn_walk walk = c->means ? fl_attn_walk_means(&c->keys, tile, false)
+                                 : fl_attn_walk_all(&c->keys, tile, c->ids != NULL);
+    return fl_attn_next_touched(&walk.some, 0, FL_ATTN_TILE_KEYS) == INT32_MAX;
+}
+
+/* All tiles of rows where the state starts or ends; else none of those before the first and behind the last that see
+ * a key: of a long document most. */
+static void choose_tiles(fl_prefill_call *c) {
+    int32_t first = 0, end = (int32_t)fl_tasks_of(c->keys.rows, FL_ATTN_TILE_ROWS);
+    bool all = c->first || c->last;
+    while (!all && first < end && is_blind(c, first)) first++;
+    while (!all && first < end && is_blind(c, end - 1)) end--;
+    c->first_tile = first;
+    c->row_tiles = end - first;
 }
 
 /* [lines][heads][width]; boxes of 64 columns of one head. */
@@ -75,9 +91,12 @@ extern "C" fl_err fl_attn_prefill_cuda(fl_backend *be, const fl_attn_prefill_arg
     FL_TRY(fl_attn_prefill_validate(a));
     fl_cuda *cuda = fl_cuda_of(be);
     fl_prefill_call c = call_of(a);
+    choose_tiles(&c);
     if ((int64_t)c.row_tiles * c.n_heads > INT32_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill: %d rows of %d heads are too many for one launch",
                        a->rows, a->n_heads);
+    c.n_tasks = (uint32_t)(c.row_tiles * c.n_heads);
+    if (c.n_tasks == 0) return FL_ERR_OK; /* no row sees a key: not a bit changes */
     if (a->nope_dim == 128 && a->rope_dim == 64 && a->v_dim == 128) return launch<128, 64, 128>(cuda, a, &c);
     if (a->nope_dim == 64 && a->rope_dim == 32 && a->v_dim == 64) return launch<64, 32, 64>(cuda, a, &c);
     return fl_prefill_plain(cuda, a, &c);

@@ -12,10 +12,11 @@ extern "C" {
 
 typedef struct fl_prefill_call {
     fl_attn_keys keys;
-    int32_t n_heads, row_tiles;
-    uint32_t n_tasks;     /* row_tiles * n_heads */
-    const uint16_t *ids;  /* [row_tiles][n_heads][capacity], or NULL: no list */
-    const int32_t *n_ids; /* [row_tiles][n_heads], -1: dense */
+    int32_t n_heads;
+    int32_t first_tile, row_tiles; /* the tiles of rows to be done */
+    uint32_t n_tasks;              /* row_tiles * n_heads */
+    const uint16_t *ids;           /* [tiles of all rows][n_heads][capacity], or NULL: no list */
+    const int32_t *n_ids;          /* [tiles of all rows][n_heads], -1: dense */
     int32_t capacity;
     bool means, first, last;
     const float *key_bias; /* [n_heads] or NULL */

@@ -78,7 +78,7 @@ typedef struct prefill_task {
  * causal rows cost a block; of the last head, and so at the end, from the dear ones down. */
 FL_DEVICE prefill_task task_of(const fl_prefill_call *c, uint32_t task) {
     int32_t head = (int32_t)(task / (uint32_t)c->row_tiles), i = (int32_t)(task % (uint32_t)c->row_tiles);
-    return {(c->n_heads - 1 - head) % 2 ? i : c->row_tiles - 1 - i, head};
+    return {c->first_tile + ((c->n_heads - 1 - head) % 2 ? i : c->row_tiles - 1 - i), head};
 }
 
 /* ---- producer -------------------------------------------------------------------------------------------------- */
@@ -448,6 +448,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         at->k.advance();
         fl_wgmma_wait<0>();
         fl_wgmma_pin(o);
+        fl_wgmma_pin(s); /* P is packed after the product that reads the last one */
         release(&shared->v_empty[at->v.stage]);
         at->v.advance();
         shrink(o, scale);
