@@ -712,6 +712,10 @@ static fl_err launch(const params *p, int32_t lines, int32_t n_splits, bool tens
         int32_t shared_bytes = shared_bytes_of(p);
         FL_CUDA_TRY(cudaFuncSetAttribute((const void *)attn_absorbed_kernel,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+        /* Two blocks a multiprocessor need nearly all of it. */
+        FL_CUDA_TRY(cudaFuncSetAttribute((const void *)attn_absorbed_kernel,
+                                         cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared));
         attn_absorbed_kernel<<<(uint32_t)tasks, THREADS, (size_t)shared_bytes, stream>>>(*p);
     } else {
         attn_absorbed_plain_kernel<<<dim3((uint32_t)lines, (uint32_t)n_splits), PLAIN_THREADS, 0, stream>>>(
