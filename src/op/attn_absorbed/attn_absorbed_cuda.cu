@@ -8,9 +8,10 @@
  *   values  O[16][latent] += P latent: a warp has every eighth 16 latent dimensions, in registers
  * Then (o, m, l) of the split goes to scratch, [rows][n_heads][n_splits], and a second kernel merges a row's splits: each
  * warp every sixteenth of them in order, then the warps' sums in order. A lane's numbers never meet another's.
- * Grid: (lane groups of all timelines) x splits, groups that share pages side by side. Block: 256 threads. Shared: 56 KB
- * at 128 + 32 dimensions, 113 KB (int4, two blocks a multiprocessor) to 171 KB (bf16) at 512 + 64. Bound by memory traffic
- * up to 16 lanes a key, by shared memory's beyond. Shapes that this does not fit take a plain kernel. */
+ * Grid: (lane groups of all timelines) x splits, groups that share pages side by side. Block: 256 threads. Shared: 47 KiB
+ * (int4) to 63 KiB (bf16) at 128 + 32 dimensions, 113 KiB (int4: two blocks a multiprocessor) to 167 KiB (bf16) at 512 +
+ * 64. Bound by memory traffic up to 16 lanes a key, if decoding keeps up; by shared memory's beyond. Shapes that this
+ * does not fit take a plain kernel. */
 #include <math.h>
 
 #include "op/cuda/kv_format.cuh"
@@ -251,43 +252,56 @@ FL_DEVICE uint4 decode_int4(uint32_t codes, uint32_t fit) {
     return make_uint4(packed[0], packed[1], packed[2], packed[3]);
 }
 
-FL_DEVICE uint4 pack8(const float x[8]) {
+/* Run `dim` of the key in `slot` of a page that was copied as stored, without outliers. */
+FL_DEVICE uint4 decode_run(const fl_kv_cuda &kv, const uint8_t *stored, int32_t slot, int32_t dim) {
+    int32_t element = slot * kv.latent_dim + dim;
+    const uint32_t *scales = (const uint32_t *)(stored + kv.scales_bytes) + slot * kv.groups;
+    if (kv.format == FL_KV_INT4)
+        return decode_int4(*(const uint32_t *)(stored + element / 2),
+                           scales[kv.group == 64 ? dim / 64 : dim / 32]);
+    float x[8];
+    fl_kv_decode8_fp8(*(const uint2 *)(stored + element), __uint_as_float(scales[dim / FL_KV_FP8_GROUP]), x);
     return make_uint4(fl_pack_bf16(x[0], x[1]), fl_pack_bf16(x[2], x[3]), fl_pack_bf16(x[4], x[5]),
                       fl_pack_bf16(x[6], x[7]));
 }
 
-/* Run `dim` of the key in `slot` of a page that was copied as stored. */
-FL_DEVICE uint4 decode_run(const params &p, const uint8_t *stored, int32_t slot, int32_t dim, bool outliers) {
-    const fl_kv_cuda &kv = p.kv;
-    int32_t element = slot * kv.latent_dim + dim;
-    const uint32_t *scales = (const uint32_t *)(stored + kv.scales_bytes) + slot * kv.groups;
-    float x[8];
-    if (kv.format == FL_KV_FP8) {
-        fl_kv_decode8_fp8(*(const uint2 *)(stored + element), __uint_as_float(scales[dim / FL_KV_FP8_GROUP]),
-                          x);
-        return pack8(x);
-    }
-    uint32_t codes = *(const uint32_t *)(stored + element / 2);
-    uint32_t fit = scales[kv.group == 64 ? dim / 64 : dim / 32];
-    if (!outliers) return decode_int4(codes, fit);
-    fl_kv_decode8_int4(codes, fit, x);
-    fl_kv_put_outliers8(kv, stored, slot, dim, x);
-    return pack8(x);
+/* What a thread decodes of a page: one run of dimensions of every step-th key from `first` on. */
+typedef struct portion {
+    int32_t run, first, step; /* first >= step: nothing */
+} portion;
+
+FL_DEVICE portion portion_of(const params &p) {
+    portion d;
+    d.first = quotient(threadIdx.x, p.latent_runs);
+    d.step = quotient(THREADS, p.latent_runs);
+    d.run = (int32_t)threadIdx.x - d.first * (int32_t)p.latent_runs.n;
+    return d;
 }
 
-/* Latents of a page that was copied as stored: a thread has the same dimensions of every some-th key. */
+/* Over what decode_run made of them, by the same thread. */
+FL_DEVICE void put_outliers(const params &p, const task &t, int32_t page, portion d, const uint8_t *stored,
+                            uint16_t *keys) {
+    const uint16_t *kept = (const uint16_t *)(stored + p.kv.outliers_bytes);
+    for (int32_t k = 0; k < p.kv.n_outliers; k++) {
+        int32_t dim = p.kv.outliers[k];
+        if (dim / FL_KV_RUN != d.run) continue;
+        for (int32_t slot = d.first; slot < PAGE; slot += d.step)
+            if (is_read(p, t, page, slot)) keys[slot * p.key_stride + dim] = kept[slot * p.kv.n_outliers + k];
+    }
+}
+
+/* Latents of a page that was copied as stored. */
 FL_DEVICE void decode_page(const params &p, const task &t, int32_t page, const uint8_t *stored,
                            uint16_t *keys) {
-    int32_t runs = (int32_t)p.latent_runs.n, first = quotient(threadIdx.x, p.latent_runs);
-    int32_t run = (int32_t)threadIdx.x - first * runs, step = quotient(THREADS, p.latent_runs);
-    bool outliers = p.kv.outlier_runs[run / 32] >> run % 32 & 1u;
-    if (first >= step) return;
+    const portion d = portion_of(p);
+    if (d.first >= d.step) return;
 #pragma unroll 4
-    for (int32_t slot = first; slot < PAGE; slot += step) {
+    for (int32_t slot = d.first; slot < PAGE; slot += d.step) {
         uint4 packed = make_uint4(0, 0, 0, 0);
-        if (is_read(p, t, page, slot)) packed = decode_run(p, stored, slot, run * FL_KV_RUN, outliers);
-        *(uint4 *)(keys + slot * p.key_stride + run * FL_KV_RUN) = packed;
+        if (is_read(p, t, page, slot)) packed = decode_run(p.kv, stored, slot, d.run * FL_KV_RUN);
+        *(uint4 *)(keys + slot * p.key_stride + d.run * FL_KV_RUN) = packed;
     }
+    if (p.kv.outlier_runs[d.run / 32] >> d.run % 32 & 1u) put_outliers(p, t, page, d, stored, keys);
 }
 
 /* ---- one page -------------------------------------------------------------------------------------------------- */

@@ -46,26 +46,27 @@ typedef struct tensors {
     CUtensorMap q, kv, k_pe;
 } tensors;
 
-/* Shared memory. */
+/* Shared memory, of `slices` slices of SLICE dimensions. */
 typedef struct layout {
+    int32_t slices;
     uint8_t *q;        /* [slices][ROWS][SLICE] */
     uint8_t *keys;     /* this group's [STAGES][slices][KEYS][SLICE] */
     uint64_t *q_ready; /* barriers */
     uint64_t *ready;   /* this group's [STAGES] */
 } layout;
 
-/* One thread. `slices` boxes of q's tile. */
-FL_DEVICE void load_rows(const tensors *maps, const layout &at, int32_t slices, int32_t tile, int32_t head) {
-    fl_barrier_expect(at.q_ready, slices * ROWS_BYTES);
-    for (int32_t i = 0; i < slices; i++)
+/* One thread. */
+FL_DEVICE void load_rows(const tensors *maps, const layout &at, int32_t tile, int32_t head) {
+    fl_barrier_expect(at.q_ready, at.slices * ROWS_BYTES);
+    for (int32_t i = 0; i < at.slices; i++)
         fl_tma_load_3d(at.q + i * ROWS_BYTES, &maps->q, at.q_ready, i * SLICE, head, tile * ROWS);
 }
 
 /* One thread. Means of key blocks first .. first + KEYS - 1; those beyond the last read as zeros. */
-FL_DEVICE void load_keys(const params &p, const tensors *maps, const layout &at, int32_t slices,
-                         int32_t stage, int32_t head, int32_t first) {
+FL_DEVICE void load_keys(const params &p, const tensors *maps, const layout &at, int32_t stage, int32_t head,
+                         int32_t first) {
+    int32_t nope_slices = p.nope_dim / SLICE, slices = at.slices;
     uint8_t *to = at.keys + stage * slices * KEYS_BYTES;
-    int32_t nope_slices = p.nope_dim / SLICE;
     fl_barrier_expect(at.ready + stage, slices * KEYS_BYTES);
     for (int32_t i = 0; i < nope_slices; i++)
         fl_tma_load_3d(to + i * KEYS_BYTES, &maps->kv, at.ready + stage, i * SLICE, head, first);
@@ -74,11 +75,11 @@ FL_DEVICE void load_keys(const params &p, const tensors *maps, const layout &at,
 }
 
 /* D = keys q^T over all slices, finished. */
-FL_DEVICE void multiply(const layout &at, int32_t slices, int32_t stage, float (&d)[64]) {
-    const uint8_t *keys = at.keys + stage * slices * KEYS_BYTES;
+FL_DEVICE void multiply(const layout &at, int32_t stage, float (&d)[64]) {
+    const uint8_t *keys = at.keys + stage * at.slices * KEYS_BYTES;
     fl_wgmma_pin(d);
     fl_wgmma_begin();
-    for (int32_t i = 0; i < slices; i++) {
+    for (int32_t i = 0; i < at.slices; i++) {
         uint64_t a = fl_wgmma_k_major(keys + i * KEYS_BYTES), b = fl_wgmma_k_major(at.q + i * ROWS_BYTES);
 #pragma unroll
         for (int32_t k = 0; k < SLICE / 16; k++) fl_wgmma_bf16(d, a + 2 * k, b + 2 * k, i + k > 0);
@@ -110,22 +111,22 @@ FL_DEVICE void group_barrier(int32_t group) {
 }
 
 /* The calling warpgroup's share of a tile's chunks of KEYS key blocks: group, group + GROUPS, .. */
-FL_DEVICE void score_chunks(const params &p, const tensors *maps, const layout &at, int32_t slices,
-                            int32_t tile, int32_t head) {
+FL_DEVICE void score_chunks(const params &p, const tensors *maps, const layout &at, int32_t tile,
+                            int32_t head) {
     int32_t group = threadIdx.x / 128, thread = threadIdx.x % 128, visible = visible_of(p, tile);
     int32_t step = GROUPS * KEYS, stage = 0, parity = 0;
     float *score = scores_of(p, tile, head);
     float d[64];
     if (thread == 0)
         for (int32_t i = 0; i < STAGES && group * KEYS + i * step < visible; i++)
-            load_keys(p, maps, at, slices, i, head, group * KEYS + i * step);
+            load_keys(p, maps, at, i, head, group * KEYS + i * step);
     if (group * KEYS < visible) fl_barrier_wait(at.q_ready, 0);
     for (int32_t first = group * KEYS; first < visible; first += step) {
         fl_barrier_wait(at.ready + stage, parity);
-        multiply(at, slices, stage, d);
+        multiply(at, stage, d);
         group_barrier(group); /* all have read the stage */
         if (thread == 0 && first + STAGES * step < visible)
-            load_keys(p, maps, at, slices, stage, head, first + STAGES * step);
+            load_keys(p, maps, at, stage, head, first + STAGES * step);
 #pragma unroll
         for (int32_t half = 0; half < 2; half++) {
             int32_t block = first + thread / 32 * 16 + half * 8 + thread % 32 / 4;
@@ -145,6 +146,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     int32_t tile = (int32_t)(gridDim.x - 1 - blockIdx.x), head = (int32_t)blockIdx.y;
     int32_t group = threadIdx.x / 128, visible = visible_of(p, tile);
     layout at;
+    at.slices = slices;
     at.q = shared + (SHARED_ALIGN - fl_shared_address(shared) % SHARED_ALIGN) % SHARED_ALIGN;
     at.keys = at.q + slices * (ROWS_BYTES + group * STAGES * KEYS_BYTES);
     at.q_ready = barriers;
@@ -154,10 +156,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
         fl_barrier_init_fence();
     }
     __syncthreads();
-    if (threadIdx.x == 0 && visible > 0) load_rows(&maps, at, slices, tile, head);
+    if (threadIdx.x == 0 && visible > 0) load_rows(&maps, at, tile, head);
     float *score = scores_of(p, tile, head);
     for (int32_t j = visible + threadIdx.x; j < p.n_blocks; j += THREADS) score[j] = -INFINITY;
-    score_chunks(p, &maps, at, slices, tile, head);
+    score_chunks(p, &maps, at, tile, head);
 }
 
 /* ---- any shape ------------------------------------------------------------------------------------------------- */
