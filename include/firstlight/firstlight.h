@@ -64,7 +64,17 @@ typedef void fl_progress_fn(void *context, int64_t done_bytes, int64_t total_byt
 
 /* Fill with fl_settings_default, then change what you need. */
 typedef struct fl_settings {
-    const char *model_path; /* checkpoint folder (config.json, *.safetensors, tokenizer.json); required */
+    const char
+        *model_path; /* checkpoint folder (config.json, *.safetensors, tokenizer.json); required, but for
+                               `synthetic` */
+    const char
+        *synthetic; /* for benchmarks: NAME or NAME:LAYERS of a model with random weights, which has no text
+                              (model/shapes.c has the names); NULL (default) = none */
+    uint64_t synthetic_seed; /* of its weights; default 0 */
+    double router_skew; /* of it: expected load of a hot expert over the mean load; default 1 = all alike */
+    double
+        block_density; /* for benchmarks, with the policy "blocks": share of visible blocks that is listed beside
+                             sinks and window, whatever they score; 0 (default) = as the scores say */
     const char
         *backend; /* "auto" (default: the fastest this machine has), "cuda", "avx512", "avx2", "reference" */
     const char

@@ -17,6 +17,15 @@ typedef struct fl_weight_layout {
     int32_t k_align; /* k is padded to a multiple */
 } fl_weight_layout;
 
+/* Random values of mean 0 for a tensor (backend/fill.h): value i depends on seed and i alone. */
+typedef struct fl_fill_args {
+    void *to; /* [count] F32, BF16 or F8_E4M3 */
+    fl_dtype dtype;
+    int64_t count;
+    uint64_t seed;
+    float deviation; /* standard */
+} fl_fill_args;
+
 struct fl_backend {
     const char *name;
     const fl_op_table *op;
@@ -38,6 +47,7 @@ struct fl_backend {
     fl_err (*upload)(fl_backend *be, void *to, const void *from, int64_t bytes);
     fl_err (*download)(fl_backend *be, void *to, const void *from, int64_t bytes);
     fl_err (*wait)(fl_backend *be);
+    fl_err (*fill)(fl_backend *be, const fl_fill_args *a); /* in the order of the ops; NULL on "count" */
     void (*close)(fl_backend *be);
 };
 

@@ -8,6 +8,7 @@
 #include "backend/backend_count.h"
 #include "backend/cpuid.h"
 #include "backend/cuda/cuda_open.h"
+#include "backend/fill.h"
 #include "backend/memory_map.h"
 #include "op/matmul/gemm.h"
 
@@ -172,6 +173,7 @@ static fl_err open_kind(const cpu_kind *kind, int32_t n_threads, fl_backend **ou
                              .w8a8 = kind->w8a8,
                              .alloc = cpu_alloc,
                              .free = fl_memory_unmap,
+                             .fill = fl_fill_host,
                              .close = cpu_close};
     fl_err err;
     FL_TRY_GOTO(fl_pool_open(n_threads, &cpu->base.pool));

@@ -18,7 +18,7 @@ fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *ou
     *out = (fl_bench){.options = options, .random = (uint64_t)options->seed};
     fl_progress_init(&out->progress, options);
     FL_TRY(fl_ask_open(options, ctx_tokens, &out->progress, &out->engine));
-    FL_TRY(read_text(out));
+    if (!options->synthetic) FL_TRY(read_text(out));
     FL_TRY(fl_roof_measure(out->engine->be, &out->roof));
     fl_timed_begin(&out->timed, out->engine->be);
     return FL_ERR_OK;
@@ -43,7 +43,11 @@ fl_err fl_bench_prompt(fl_bench *b, int64_t n, int32_t **out) {
     *out = malloc((size_t)n * sizeof **out);
     if (!*out) return FL_FAIL(FL_ERR_NOMEM, "prompt of %lld tokens", (long long)n);
     uint64_t at = next_random(b), n_ids = (uint64_t)b->n_text_ids;
-    for (int64_t i = 0; i < n; i++) (*out)[i] = b->text_ids[(at % n_ids + (uint64_t)i) % n_ids];
+    uint64_t n_vocab = (uint64_t)b->engine->config->vocab_size;
+    if (n_ids == 0)
+        for (int64_t i = 0; i < n; i++) (*out)[i] = (int32_t)(next_random(b) % n_vocab);
+    else
+        for (int64_t i = 0; i < n; i++) (*out)[i] = b->text_ids[(at % n_ids + (uint64_t)i) % n_ids];
     return FL_ERR_OK;
 }
 
@@ -61,25 +65,40 @@ static int compare_ops(const void *a, const void *b) {
     return compare_doubles(&((const fl_bench_op *)b)->time_s, &((const fl_bench_op *)a)->time_s);
 }
 
+const char *fl_bench_arithmetic(const fl_bench *b) {
+    if (b->engine->weights->layers[0].o.scale) return "w8a8";
+    return b->engine->be->act_dtype == FL_DTYPE_BF16 ? "bf16" : "f32";
+}
+
+/* Of the matrix products kv_b and the head stay in the activations' format. */
+static const char *arithmetic_of(const fl_bench *b, const char *op) {
+    if (strcmp(op, "matmul") == 0) return fl_bench_arithmetic(b);
+    return b->engine->be->act_dtype == FL_DTYPE_BF16 ? "bf16" : "f32";
+}
+
 int32_t fl_bench_ops(const fl_bench *b, const fl_count *count, double runs, fl_bench_op *out) {
     int32_t n = 0;
 #define X(op)                                                                                                \
     if (b->timed.times_s.op > 0)                                                                             \
-        out[n++] = (fl_bench_op){#op, b->timed.times_s.op / runs, count->op.flops, count->op.bytes};
+        out[n++] = (fl_bench_op){#op, b->timed.times_s.op / runs, count->op.flops, count->op.bytes,          \
+                                 arithmetic_of(b, #op)};
 #include "op/oplist.inc"
 #undef X
     qsort(out, (size_t)n, sizeof *out, compare_ops);
     return n;
 }
 
-void fl_bench_print_ops(const fl_bench_op *ops, int32_t n, double all_s) {
+void fl_bench_print_ops(const fl_bench *b, const fl_bench_op *ops, int32_t n, double all_s) {
     double ops_s = 0;
     for (int32_t i = 0; i < n; i++) {
         const fl_bench_op *op = &ops[i];
         ops_s += op->time_s;
-        printf("  %-14s %9s %5.1f%% %s %8sFLOP/s %8sB/s\n", op->name, fl_format_seconds(op->time_s).s,
-               100 * op->time_s / all_s, fl_format_bar(0, op->time_s / all_s, 20, " ").s,
-               fl_format_si(op->flops / op->time_s).s, fl_format_si(op->bytes / op->time_s).s);
+        double flops = op->flops / op->time_s, bytes = op->bytes / op->time_s;
+        printf("  %-14s %9s %5.1f%% %s %8sFLOP/s %3.0f%% %8sB/s %3.0f%%  %s\n", op->name,
+               fl_format_seconds(op->time_s).s, 100 * op->time_s / all_s,
+               fl_format_bar(0, op->time_s / all_s, 20, " ").s, fl_format_si(flops).s,
+               100 * flops / b->roof.flops_per_s, fl_format_si(bytes).s, 100 * bytes / b->roof.bytes_per_s,
+               op->arithmetic);
     }
     double rest_s = all_s > ops_s ? all_s - ops_s : 0;
     printf("  %-14s %9s %5.1f%% %s\n", "all else", fl_format_seconds(rest_s).s, 100 * rest_s / all_s,
@@ -89,7 +108,8 @@ void fl_bench_print_ops(const fl_bench_op *ops, int32_t n, double all_s) {
 json_t *fl_bench_ops_json(const fl_bench_op *ops, int32_t n) {
     json_t *out = json_array();
     for (int32_t i = 0; i < n; i++)
-        json_array_append_new(out, json_pack("{s:s, s:f, s:f, s:f}", "op", ops[i].name, "time_s",
-                                             ops[i].time_s, "flops", ops[i].flops, "bytes", ops[i].bytes));
+        json_array_append_new(out, json_pack("{s:s, s:f, s:f, s:f, s:s}", "op", ops[i].name, "time_s",
+                                             ops[i].time_s, "flops", ops[i].flops, "bytes", ops[i].bytes,
+                                             "arithmetic", ops[i].arithmetic));
     return out;
 }

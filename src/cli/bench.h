@@ -17,7 +17,7 @@ typedef struct fl_bench {
     fl_roof roof;
     int32_t *
         text_ids; /* [n_text_ids] the bundled running text, so that routing and blocks are as real text has them */
-    int64_t n_text_ids;
+    int64_t n_text_ids; /* 0: a synthetic model, whose prompts are random ids */
     uint64_t random;
 } fl_bench;
 
@@ -25,7 +25,7 @@ typedef struct fl_bench {
 fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *out);
 void fl_bench_close(fl_bench *bench);
 
-/* [n] ids of the text from a drawn place on, another one at each call; the caller frees *out. */
+/* [n] ids of the text from a drawn place on, or random ones, others at each call; the caller frees *out. */
 fl_err fl_bench_prompt(fl_bench *bench, int64_t n, int32_t **out);
 
 /* Sorts `values` [n]. */
@@ -35,13 +35,17 @@ double fl_bench_median(double *values, int32_t n);
 typedef struct fl_bench_op {
     const char *name;
     double time_s, flops, bytes;
+    const char *arithmetic; /* what its products are made of; static */
 } fl_bench_op;
 
 enum { FL_BENCH_OPS_MAX = 32 };
 
+/* Of the layers' matrix products: "w8a8" with weights and activations in e4m3, else the activations' format; static. */
+const char *fl_bench_arithmetic(const fl_bench *bench);
+
 /* The ops that did something, longest first; times divided by `runs`. Returns how many. */
 int32_t fl_bench_ops(const fl_bench *bench, const fl_count *count, double runs, fl_bench_op *out);
-void fl_bench_print_ops(const fl_bench_op *ops, int32_t n, double all_s);
+void fl_bench_print_ops(const fl_bench *bench, const fl_bench_op *ops, int32_t n, double all_s);
 json_t *fl_bench_ops_json(const fl_bench_op *ops, int32_t n);
 
 #endif

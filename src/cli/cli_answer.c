@@ -32,12 +32,23 @@ static void release_interrupt(void) {
 
 void fl_ask_engine(const fl_options *options, fl_settings *out) {
     fl_settings_default(out);
-    out->model_path = options->operands.items[0];
+    out->model_path = options->operands.n > 0 ? options->operands.items[0] : NULL;
     out->backend = options->backend;
     out->device = (int32_t)options->device;
     out->deterministic = options->deterministic;
     out->n_threads = (int32_t)options->threads;
     out->span_tokens = (int32_t)options->span;
+}
+
+/* "0.125" or "12.5%" to a share. */
+static fl_err parse_density(const char *text, double *out) {
+    char *end;
+    *out = strtod(text, &end);
+    bool percent = *end == '%';
+    if (percent) *out /= 100;
+    if (end == text || end[percent] != '\0' || !(*out > 0 && *out <= 1))
+        return FL_FAIL(FL_ERR_INVALID, "--density: expected a share such as 0.1 or 10%%, found '%s'", text);
+    return FL_ERR_OK;
 }
 
 fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_settings *out) {
@@ -52,6 +63,11 @@ fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_setting
     out->rope_factor = options->rope_factor;
     out->force_positions = options->force_positions;
     out->calibration = options->calibration;
+    out->synthetic = options->synthetic;
+    out->synthetic_seed = (uint64_t)options->seed;
+    out->router_skew = options->skew;
+    if (options->density) FL_TRY(parse_density(options->density, &out->block_density));
+    if (strncmp(options->policy, "blocks", 6) != 0) out->block_density = 0; /* --also may be blocks */
     out->ctx_tokens = options->ctx > 0 ? options->ctx : ctx_tokens;
     return FL_ERR_OK;
 }

@@ -68,7 +68,7 @@ static void print_text(const fl_bench *b, const result *r) {
            fl_format_bytes((int64_t)r->bytes).s, fl_format_si(r->bytes / r->token_s).s,
            fl_format_si(b->roof.bytes_per_s).s, fl_format_seconds(r->floor_s).s,
            100 * r->floor_s / r->token_s);
-    fl_bench_print_ops(r->ops, r->n_ops, r->token_s);
+    fl_bench_print_ops(b, r->ops, r->n_ops, r->token_s);
 }
 
 static fl_err print_json(const fl_bench *b, const result *r) {

@@ -193,7 +193,9 @@ static void print_row(const fl_bench *b, const row *r) {
     printf("  %sFLOP in it: %sFLOP/s of the %sFLOP/s (%s) this machine does, %.0f%%\n",
            fl_format_si(r->flops).s, fl_format_si(r->flops / r->ttft_s).s,
            fl_format_si(b->roof.flops_per_s).s, b->roof.format, 100 * r->achieved_fraction);
-    fl_bench_print_ops(r->ops, r->n_ops, r->ttft_s);
+    printf("  memory gives %sB/s; matrix products in %s; peak memory %s\n",
+           fl_format_si(b->roof.bytes_per_s).s, fl_bench_arithmetic(b), fl_format_bytes(r->peak_bytes).s);
+    fl_bench_print_ops(b, r->ops, r->n_ops, r->ttft_s);
     fflush(stdout);
 }
 
@@ -213,12 +215,41 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "tokens_per_s", json_real((double)r->tokens / r->ttft_s));
     json_object_set_new(out, "flops", json_real(r->flops));
     json_object_set_new(out, "roof_flops_per_s", json_real(b->roof.flops_per_s));
+    json_object_set_new(out, "roof_bytes_per_s", json_real(b->roof.bytes_per_s));
+    json_object_set_new(out, "roof_format", json_string(b->roof.format));
+    json_object_set_new(out, "arithmetic", json_string(fl_bench_arithmetic(b)));
+    json_object_set_new(out, "bytes", json_real(r->bytes));
     json_object_set_new(out, "achieved_fraction", json_real(r->achieved_fraction));
     json_object_set_new(out, "peak_bytes", json_integer(r->peak_bytes));
     json_object_set_new(out, "policy", json_string(r->policy));
     json_object_set_new(out, "block_density", json_real(r->density));
     if (r->predicted_s > 0) json_object_set_new(out, "predicted_s", json_real(r->predicted_s));
     json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
+}
+
+/* Never a loss: there is none of random weights. */
+static const char quality[] = "not measured: random weights; ask spark-66m at the same density";
+
+static void set_synthetic(const fl_bench *b, json_t *out) {
+    const fl_options *o = b->options;
+    if (o->density) json_object_set_new(out, "density_imposed", json_string(o->density));
+    if (!o->synthetic) return;
+    json_object_set_new(out, "synthetic", json_string(o->synthetic));
+    json_object_set_new(out, "layers", json_integer(b->engine->config->layers));
+    json_object_set_new(out, "skew", json_real(o->skew));
+    json_object_set_new(out, "skew_simulated", json_real(b->engine->synthetic.skew));
+    json_object_set_new(out, "quality", json_string(quality));
+}
+
+static void print_synthetic(const fl_bench *b) {
+    const fl_options *o = b->options;
+    if (!o->synthetic || o->json) return;
+    printf("synthetic %s: %d layers of random weights, %s; hot experts have %.2f times the mean load "
+           "(simulated)",
+           o->synthetic, b->engine->config->layers, fl_format_bytes(b->info.weights_bytes).s,
+           b->engine->synthetic.skew);
+    if (o->density) printf("; lists hold %s of blocks, imposed", o->density);
+    printf("\nquality: %s\n", quality);
 }
 
 /* The fields of the last row at the top, all in rows[]. */
@@ -232,12 +263,23 @@ static fl_err print_json(const fl_bench *b, const row *rows, int32_t n) {
         json_array_append_new(json_object_get(out, "rows"), item);
     }
     set_fields(b, &rows[n - 1], out);
+    set_synthetic(b, out);
     return fl_cli_print_json(out);
+}
+
+static fl_err check_options(const fl_options *o) {
+    bool blocks = strncmp(o->policy, "blocks", 6) == 0;
+    for (int32_t i = 0; i < o->also.n; i++) blocks |= strncmp(o->also.items[i], "blocks", 6) == 0;
+    if ((o->operands.n > 0) == (o->synthetic != NULL))
+        return FL_FAIL(FL_ERR_INVALID, "expected: firstlight bench prefill MODEL, or --synthetic SHAPE");
+    if (o->density && !blocks) return FL_FAIL(FL_ERR_INVALID, "--density: expected --policy blocks");
+    return FL_ERR_OK;
 }
 
 static fl_err bench(const fl_options *options, fl_bench *b) {
     lengths wanted;
     int32_t n = 0, each = 1 + options->also.n;
+    FL_TRY(check_options(options));
     FL_TRY(parse_lengths(options->tokens, &wanted));
     FL_TRY(fl_bench_open(options, wanted.longest + 1, b));
     fl_engine_get_info(b->engine, &b->info);
@@ -245,6 +287,7 @@ static fl_err bench(const fl_options *options, fl_bench *b) {
         printf("%s, %d threads, KV in %s, steps of %d tokens, attention %s; median of %d runs\n",
                b->info.backend, b->info.n_threads, b->info.kv_dtype, b->engine->span_tokens, b->info.policy,
                (int)options->runs);
+    print_synthetic(b);
     row *rows = calloc((size_t)wanted.n * (size_t)each, sizeof *rows);
     fl_err err = rows ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "rows");
     for (int32_t i = 0; i < wanted.n && err == FL_ERR_OK; i++) {

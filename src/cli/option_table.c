@@ -142,6 +142,15 @@ const fl_option fl_option_table[] = {
     TEXT("tokens", tokens, NULL, "2k", "N[,N...]", FL_VERB_BENCH_PREFILL, "prompt lengths to time"),
     LIST("also", 0, also, "POLICY", FL_VERB_BENCH_PREFILL,
          "a policy to time in the same run and compare with --policy; repeatable"),
+    TEXT("synthetic", synthetic, NULL, NULL, "SHAPE[:LAYERS]", FL_VERB_BENCH_PREFILL,
+         "in place of MODEL, random weights of this shape: moonlight-16b-a3b, moonlight-16b-a3b-fp8, "
+         "deepseek-v3, "
+         "spark-66m; :4 = its first 4 layers"),
+    TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL,
+         "with the policy blocks: list this share of visible blocks (0.1 or 10%) whatever they score; random "
+         "weights say nothing of it"),
+    REAL("skew", skew, NULL, "1", 1, 64, FL_VERB_BENCH_PREFILL,
+         "with --synthetic: expected load of a hot expert over the mean load; 1 = all alike"),
     SIZE("depth", depth, NULL, "2k", 1, 1 << 24, FL_VERB_BENCH_DECODE, "tokens before the first timed one"),
     SIZE("tokens", new_tokens, NULL, "64", 2, 65536, FL_VERB_BENCH_DECODE, "tokens to make in each run"),
     SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES, "timed runs, after one to warm up; the median counts"),

@@ -47,7 +47,10 @@ typedef struct fl_options {
     const char *kernel_backend;
     const char *tokens; /* list of sizes, separated by commas */
     int64_t depth, new_tokens, runs;
-    fl_text_list also; /* more policies */
+    fl_text_list also;     /* more policies */
+    const char *synthetic; /* a shape in place of MODEL; NULL = none */
+    const char *density;   /* of block lists, as a share or percent; NULL = as scores say */
+    double skew;           /* of a synthetic router */
     bool man;
     const char *completion;      /* NULL = none */
     const char *tasks, *lengths; /* lists, separated by commas */

@@ -38,10 +38,12 @@ const fl_verb fl_verbs[] = {
      "code 1: a "
      "case failed.",
      "opcheck --bench --only matmul", fl_cmd_opcheck},
-    {"bench prefill", FL_VERB_BENCH_PREFILL, "MODEL", 1, 1, "time the reading of a prompt",
-     "Times the first token of prompts of random tokens, cold each time, and shows beside it what this CPU "
+    {"bench prefill", FL_VERB_BENCH_PREFILL, "[MODEL]", 0, 1, "time the reading of a prompt",
+     "Times the first token of prompts of running text, cold each time, and shows beside it what this "
+     "machine "
      "could do at "
-     "most, measured in the same minute.",
+     "most, measured in the same minute. --synthetic takes the place of MODEL: random weights of a public "
+     "model's shape, for times without a download; it says nothing of quality.",
      "bench prefill build/models/spark-66m --tokens 2k,8k", fl_cmd_bench_prefill},
     {"bench decode", FL_VERB_BENCH_DECODE, "MODEL", 1, 1, "time the making of tokens",
      "Times tokens made one by one behind a prompt of random tokens, and shows beside it what this memory "

@@ -14,6 +14,7 @@ static fl_err read_calibration(const fl_config *model, const fl_settings *s, fl_
     c->calibration =
         (fl_calibration){.layers = model->layers, .heads = model->heads, .latent_dim = model->kv_lora_rank};
     if (path && *path == '\0') return FL_ERR_OK;
+    if (!path && s->synthetic) return FL_ERR_OK;
     if (!path && !fl_file_exists(s->model_path, FL_CALIBRATION_NAME)) return FL_ERR_OK;
     c->calibrated = true;
     if (!path) return fl_calibration_read(s->model_path, FL_CALIBRATION_NAME, &c->calibration);
@@ -48,6 +49,23 @@ static fl_err set_blocks(const fl_config *model, fl_attend_config *c) {
     return FL_ERR_OK;
 }
 
+/* An imposed density, with lists that have room for it at the context's end. */
+static fl_err set_density(const fl_settings *s, int64_t ctx_tokens, fl_attend_config *c) {
+    fl_attend *a = &c->attend;
+    if (s->block_density == 0) return FL_ERR_OK;
+    if (!a->blocks || !(s->block_density > 0 && s->block_density <= 1))
+        return FL_FAIL(FL_ERR_INVALID,
+                       "block_density: expected 0 to 1 with the policy blocks, found %g with %s",
+                       s->block_density, c->policy_text);
+    int32_t pages = (int32_t)(fl_align_up(ctx_tokens, FL_ATTN_LIST_ROWS) / FL_KV_PAGE_TOKENS);
+    int32_t forced = fl_block_select_forced(a->block_tokens, a->sink_tokens, a->window_tokens);
+    int32_t needed = (int32_t)(s->block_density * pages) + forced + 2 * a->block_tokens / FL_KV_PAGE_TOKENS;
+    a->density = (float)s->block_density;
+    a->planned_density = s->block_density;
+    a->list_capacity = needed < pages ? needed : pages;
+    return FL_ERR_OK;
+}
+
 static fl_err set_tail(const fl_settings *s, fl_attend_config *c) {
     if (!s->tail || strcmp(s->tail, "dense") == 0) return FL_ERR_OK;
     if (strcmp(s->tail, "sparse") != 0)
@@ -74,6 +92,7 @@ fl_err fl_attend_config_open(const fl_config *model, const fl_settings *settings
     /* Measured for extended positions: without an extension the trained scale is right. */
     if (c->extension.method != FL_ROPE_MODEL) c->attend.temperature = c->calibration.temperature;
     if (c->attend.blocks) FL_TRY(set_blocks(model, c));
+    FL_TRY(set_density(settings, ctx_tokens, c));
     return set_tail(settings, c);
 }
 

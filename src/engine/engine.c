@@ -7,6 +7,7 @@
 
 #include "engine/rope_config.h"
 #include "model/fingerprint.h"
+#include "model/shapes.h"
 
 enum { SPAN_MAX = 16384, DEVICE_SPAN_MAX = 1 << 20, DEVICE_SPAN_DEFAULT = 32768, CTX_MAX = 1 << 24 };
 
@@ -20,6 +21,7 @@ void fl_settings_default(fl_settings *settings) {
                               .policy = "full",
                               .tail = "dense",
                               .rope = "model",
+                              .router_skew = 1,
                               .requests_max = 64,
                               .check_lock = true};
 }
@@ -163,18 +165,36 @@ static fl_err open_backend(fl_engine *e, const fl_settings *s) {
     return fl_backend_open(name, s->n_threads, &e->be);
 }
 
-static fl_err open_all(fl_engine *e, const fl_settings *s) {
+static fl_err open_synthetic(fl_engine *e, const fl_settings *s) {
+    FL_TRY(fl_shape_find(s->synthetic, &e->shape));
+    e->config = &e->shape;
+    e->n_known = e->config->vocab_size;
+    snprintf(e->no_chat, sizeof e->no_chat, "a synthetic model has no text");
+    return fl_synthetic_make(e->config, s->synthetic_seed, s->router_skew, &e->synthetic);
+}
+
+static fl_err open_checkpoint(fl_engine *e, const fl_settings *s) {
     if (s->check_lock && fl_lock_exists(s->model_path))
         FL_TRY(fl_lock_check(s->model_path, &(fl_lock_calls){0}));
     FL_TRY(fl_checkpoint_open(s->model_path, &e->checkpoint));
     e->config = fl_checkpoint_config(e->checkpoint);
+    return FL_ERR_OK;
+}
+
+static fl_err load_weights(fl_engine *e, const fl_settings *s) {
+    load_progress progress = {s->progress, s->progress_context, fl_dry_run_weights_bytes(e->dry)};
+    if (e->checkpoint) return fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights);
+    return fl_weights_synthetic(e->be, e->config, &e->synthetic, tell_progress, &progress, &e->weights);
+}
+
+static fl_err open_all(fl_engine *e, const fl_settings *s) {
+    FL_TRY(s->synthetic ? open_synthetic(e, s) : open_checkpoint(e, s));
     FL_TRY(open_backend(e, s));
     FL_TRY(read_sizes(e, s));
-    FL_TRY(open_text(e, s->model_path));
+    if (e->checkpoint) FL_TRY(open_text(e, s->model_path));
     FL_TRY(read_kv_dtype(e, s->kv_dtype));
     FL_TRY(fl_dry_run_open(e->config, e->be, &e->kv_shape, &e->attending.attend, &e->dry));
-    load_progress progress = {s->progress, s->progress_context, fl_dry_run_weights_bytes(e->dry)};
-    FL_TRY(fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights));
+    FL_TRY(load_weights(e, s));
     FL_TRY(fl_attend_config_place(&e->attending, e->be));
     FL_TRY(reserve(e));
     FL_TRY(fl_step_warm(e));
@@ -182,7 +202,8 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
 }
 
 fl_err fl_engine_open(const fl_settings *settings, fl_engine **out) {
-    if (!settings->model_path) return FL_FAIL(FL_ERR_INVALID, "model_path: expected a checkpoint folder");
+    if (!settings->model_path == !settings->synthetic)
+        return FL_FAIL(FL_ERR_INVALID, "model_path: expected a checkpoint folder, or a synthetic model");
     fl_engine *e = calloc(1, sizeof *e);
     if (!e) return FL_FAIL(FL_ERR_NOMEM, "engine");
     pthread_mutex_init(&e->lock, NULL);

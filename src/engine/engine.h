@@ -88,9 +88,11 @@ struct fl_session {
 };
 
 struct fl_engine {
-    fl_checkpoint *checkpoint;
+    fl_checkpoint *checkpoint; /* NULL: a synthetic model */
+    fl_config shape;           /* of that */
+    fl_synthetic synthetic;
     const fl_config *config;
-    fl_tokenizer *tokenizer;
+    fl_tokenizer *tokenizer; /* NULL: a synthetic model */
     fl_chat *chat; /* NULL: the checkpoint has no template */
     char no_chat[256];
     fl_backend *be;

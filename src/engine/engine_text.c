@@ -4,15 +4,22 @@
 
 #include "engine/engine.h"
 
+static fl_err need_text(const fl_engine *engine) {
+    if (engine->tokenizer) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_UNSUPPORTED, "no tokenizer: %s", engine->no_chat);
+}
+
 fl_err fl_tokenize(const fl_engine *engine, const char *text, size_t text_bytes, bool parse_special,
                    int32_t **tokens, int64_t *n_tokens) {
     const fl_text_span all = {0, text_bytes};
+    FL_TRY(need_text(engine));
     return fl_tokenizer_encode(engine->tokenizer, text, text_bytes, &all, parse_special ? 1 : 0, tokens,
                                n_tokens);
 }
 
 fl_err fl_detokenize(const fl_engine *engine, const int32_t *tokens, int64_t n_tokens, char **text,
                      size_t *text_bytes) {
+    FL_TRY(need_text(engine));
     return fl_tokenizer_decode(engine->tokenizer, tokens, n_tokens, false, text, text_bytes);
 }
 

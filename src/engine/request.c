@@ -280,6 +280,7 @@ static bool is_end_token(const fl_request *r, int32_t token) {
 /* Adds the token's text and decides how much of it may be shown. True: a stop string is complete. */
 static bool add_text(fl_request *r, int32_t token) {
     size_t n = 0, show = 0;
+    if (!r->engine->tokenizer) return false; /* a synthetic model */
     fl_detok_push(r->engine->tokenizer, &r->detok, token, r->text + r->text_bytes, &n);
     r->text_bytes += (int64_t)n;
     bool stopped =

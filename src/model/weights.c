@@ -6,20 +6,61 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/fill.h"
 #include "base/arena.h"
 #include "base/half.h"
+
+/* Standard deviation of random e4m3 codes: far from both ends of the format. */
+#define CODE_DEVIATION 32.0f
 
 typedef struct loader {
     fl_backend *be;
     const fl_config *config;
-    const fl_checkpoint *checkpoint; /* NULL: shapes only */
+    const fl_checkpoint *checkpoint; /* NULL: shapes only, or a synthetic model */
+    const fl_synthetic *made;        /* a synthetic model */
+    bool filling;                    /* its values; else its shapes */
+    int32_t n_filled, n_routers;     /* of it, so far */
     fl_arena arena;
 } loader;
+
+/* Host bytes to where the backend's ops read them. */
+static fl_err put(const loader *l, void *to, const void *from, int64_t bytes) {
+    if (l->be->device) return l->be->upload(l->be, to, from, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return FL_ERR_OK;
+}
+
+/* Random values for the next tensor of a synthetic model; nothing while shapes are made. */
+static fl_err fill(loader *l, void *to, fl_dtype dtype, int64_t count, float deviation) {
+    if (!l->filling) return FL_ERR_OK;
+    const fl_fill_args args = {.to = to,
+                               .dtype = dtype,
+                               .count = count,
+                               .seed = fl_fill_mix(l->made->seed + (uint64_t)++l->n_filled),
+                               .deviation = deviation};
+    return l->be->fill(l->be, &args);
+}
+
+/* Floats of a synthetic model that are not random: all `value`, for a router's bias as the wanted skew has them. */
+static fl_err fill_floats(loader *l, float *to, int64_t n, float value, bool bias) {
+    if (!l->filling) return FL_ERR_OK;
+    float *values = malloc((size_t)n * sizeof *values);
+    if (!values) return FL_FAIL(FL_ERR_NOMEM, "%lld floats", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = bias ? fl_synthetic_router_bias(l->made, l->n_routers, (int32_t)i) : value;
+    l->n_routers += bias;
+    fl_err err = put(l, to, values, n * (int64_t)sizeof *values);
+    free(values);
+    return err;
+}
 
 static fl_err place(loader *l, int32_t n, int32_t k, fl_weight *w) {
     w->n = n;
     w->k = k;
-    return fl_arena_take(&l->arena, fl_backend_weight_bytes(l->be, n, k), 1, &w->data);
+    int64_t bytes = fl_backend_weight_bytes(l->be, n, k);
+    FL_TRY(fl_arena_take(&l->arena, bytes, 1, &w->data));
+    fl_dtype dtype = l->be->layout.dtype;
+    return fill(l, w->data, dtype, bytes / (int64_t)fl_dtype_bytes(dtype), fl_synthetic_deviation(k));
 }
 
 /* A linear weight of the layers. With w8a8 the checkpoint's e4m3 codes and block scales stay as they are, if a second
@@ -32,11 +73,12 @@ static fl_err place_linear(loader *l, int32_t n, int32_t k, int32_t n_second, fl
     float *scale;
     w->n = n;
     w->k = k;
+    int64_t n_scales = (n + FL_SCALE_BLOCK - 1) / FL_SCALE_BLOCK * fl_scale_stride(k);
     FL_TRY(fl_arena_take(&l->arena, n, k, &w->data));
-    FL_TRY(fl_arena_take(&l->arena, (n + FL_SCALE_BLOCK - 1) / FL_SCALE_BLOCK * fl_scale_stride(k),
-                         sizeof(float), &scale));
+    FL_TRY(fl_arena_take(&l->arena, n_scales, sizeof(float), &scale));
     w->scale = scale;
-    return FL_ERR_OK;
+    FL_TRY(fill(l, w->data, FL_DTYPE_F8_E4M3, (int64_t)n * k, CODE_DEVIATION));
+    return fill_floats(l, scale, n_scales, fl_synthetic_deviation(k) / CODE_DEVIATION, false);
 }
 
 /* Rows row0 .. row0 + rows - 1 of a tensor, packed at n_offset of a weight. */
@@ -46,13 +88,6 @@ typedef struct part {
     bool transpose;
     int32_t n_offset;
 } part;
-
-/* Host bytes to where the backend's ops read them. */
-static fl_err put(const loader *l, void *to, const void *from, int64_t bytes) {
-    if (l->be->device) return l->be->upload(l->be, to, from, bytes);
-    memcpy(to, from, (size_t)bytes);
-    return FL_ERR_OK;
-}
 
 /* A whole tensor's codes and scales. */
 static fl_err copy_codes(loader *l, const fl_tensor *t, const part *p, const fl_weight *w) {
@@ -129,11 +164,18 @@ static fl_err read_floats(const loader *l, const char *prefix, const char *name,
     return FL_ERR_OK;
 }
 
+/* Norms are 1 in a synthetic model. */
+static fl_err fill_small(loader *l, const char *name, int64_t n, float *to) {
+    if (strcmp(name, "gate.weight") == 0)
+        return fill(l, to, FL_DTYPE_F32, n, fl_synthetic_deviation(l->config->hidden));
+    return fill_floats(l, to, n, 1, strcmp(name, "gate.e_score_correction_bias") == 0);
+}
+
 static fl_err floats(loader *l, const char *prefix, const char *name, int64_t n, const float **out) {
     float *values, *read = NULL;
     FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &values));
     *out = values;
-    if (!l->checkpoint) return FL_ERR_OK;
+    if (!l->checkpoint) return fill_small(l, name, n, values);
     FL_TRY(read_floats(l, prefix, name, n, &read));
     fl_err err = put(l, values, read, n * (int64_t)sizeof *values);
     free(read);
@@ -247,7 +289,12 @@ static fl_err load_embed(loader *l, fl_weights *w) {
     fl_tensor table;
     void *memory = NULL;
     /* Its format is known to a checkpoint only: room for the widest. */
-    if (l->be->device) FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &memory));
+    if (l->be->device || l->made) FL_TRY(fl_arena_take(&l->arena, n, sizeof(float), &memory));
+    if (l->filling) {
+        w->embed_dtype = FL_DTYPE_BF16;
+        w->embed = memory;
+        return fill(l, memory, FL_DTYPE_BF16, n, 1);
+    }
     if (!l->checkpoint) return FL_ERR_OK;
     FL_TRY(fl_checkpoint_find(l->checkpoint, &table, "model.embed_tokens.weight"));
     w->embed_dtype = table.dtype;
@@ -280,12 +327,11 @@ static fl_err walk(loader *l, fl_weights *w, fl_weights_progress_fn *progress, v
     return FL_ERR_OK;
 }
 
-fl_err fl_weights_shape(fl_backend *be, const fl_config *config, fl_weights **out) {
+static fl_err make_shape(loader l, fl_weights **out) {
     fl_weights *w = calloc(1, sizeof *w);
     if (!w) return FL_FAIL(FL_ERR_NOMEM, "weights");
-    w->be = be;
-    w->config = *config;
-    loader l = {.be = be, .config = config};
+    w->be = l.be;
+    w->config = *l.config;
     fl_err err = walk(&l, w, NULL, NULL);
     w->memory_bytes = l.arena.peak_bytes;
     if (err != FL_ERR_OK) fl_weights_close(w);
@@ -293,13 +339,18 @@ fl_err fl_weights_shape(fl_backend *be, const fl_config *config, fl_weights **ou
     return err;
 }
 
-fl_err fl_weights_load(fl_backend *be, const fl_checkpoint *checkpoint, fl_weights_progress_fn *progress,
-                       void *progress_context, fl_weights **out) {
-    const fl_config *config = fl_checkpoint_config(checkpoint);
+fl_err fl_weights_shape(fl_backend *be, const fl_config *config, fl_weights **out) {
+    return make_shape((loader){.be = be, .config = config}, out);
+}
+
+static fl_err load(loader l, fl_weights_progress_fn *progress, void *progress_context, fl_weights **out) {
+    fl_backend *be = l.be;
     fl_weights *w = NULL;
-    fl_err err = fl_weights_shape(be, config, &w);
+    loader shape = l;
+    shape.checkpoint = NULL;
+    shape.filling = false;
+    fl_err err = make_shape(shape, &w);
     if (err != FL_ERR_OK) return err;
-    loader l = {.be = be, .config = config, .checkpoint = checkpoint};
     free_layers(w);
     FL_TRY_GOTO(be->alloc(be, w->memory_bytes, &w->memory));
     fl_arena_init(&l.arena, w->memory, w->memory_bytes);
@@ -310,6 +361,19 @@ fl_err fl_weights_load(fl_backend *be, const fl_checkpoint *checkpoint, fl_weigh
 fail:
     fl_weights_close(w);
     return err;
+}
+
+fl_err fl_weights_load(fl_backend *be, const fl_checkpoint *checkpoint, fl_weights_progress_fn *progress,
+                       void *progress_context, fl_weights **out) {
+    const loader l = {.be = be, .config = fl_checkpoint_config(checkpoint), .checkpoint = checkpoint};
+    return load(l, progress, progress_context, out);
+}
+
+fl_err fl_weights_synthetic(fl_backend *be, const fl_config *config, const fl_synthetic *made,
+                            fl_weights_progress_fn *progress, void *progress_context, fl_weights **out) {
+    const loader l = {.be = be, .config = config, .made = made, .filling = true};
+    if (!be->fill) return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s makes no synthetic weights", be->name);
+    return load(l, progress, progress_context, out);
 }
 
 void fl_weights_close(fl_weights *w) {

@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "model/checkpoint.h"
+#include "model/synthetic.h"
 
 typedef struct fl_ffn {
     fl_weight gate_up; /* gate rows, then up rows: SwiGLU's n */
@@ -50,6 +51,11 @@ fl_err fl_weights_shape(fl_backend *be, const fl_config *config, fl_weights **ou
 /* Packs everything; the checkpoint must stay open as long as the weights. `progress` may be NULL. */
 fl_err fl_weights_load(fl_backend *be, const fl_checkpoint *checkpoint, fl_weights_progress_fn *progress,
                        void *progress_context, fl_weights **out);
+
+/* Random weights in place of a checkpoint's, the embedding table among them; the two copies of kv_b's key half are not
+ * the same matrix. */
+fl_err fl_weights_synthetic(fl_backend *be, const fl_config *config, const fl_synthetic *made,
+                            fl_weights_progress_fn *progress, void *progress_context, fl_weights **out);
 void fl_weights_close(fl_weights *weights);
 
 #endif

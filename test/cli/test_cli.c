@@ -364,6 +364,29 @@ static void kernels_are_timed(void **state) {
     drop(r);
 }
 
+static void a_synthetic_model_is_timed(void **state) {
+    (void)state;
+    result r = RUN("bench", "prefill", "--synthetic", "spark-66m:2", "--tokens", "512", "--runs", "1",
+                   "--policy", "blocks", "--density", "25%", "--skew", "1.5", "--json");
+    expect_code(&r, 0);
+    json_t *o = json_of(&r);
+    assert_true(number(o, "ttft_s") > 0 && number(o, "flops") > 1e9 && number(o, "peak_bytes") > 0);
+    assert_true(number(o, "layers") == 2 && number(o, "roof_bytes_per_s") > 0);
+    assert_true(number(o, "skew_simulated") > 1.4 && number(o, "skew_simulated") < 1.6);
+    expect_in(json_string_value(json_object_get(o, "quality")), "not measured");
+    assert_true(json_is_string(json_object_get(o, "arithmetic")));
+    json_decref(o);
+    drop(r);
+    r = RUN("bench", "prefill", "--synthetic", "spark-66m:9");
+    expect_code(&r, 2);
+    expect_in(r.err, "expected 1 to 8 layers, found '9'");
+    drop(r);
+    r = RUN("bench", "prefill", "--tokens", "64");
+    expect_code(&r, 2);
+    expect_in(r.err, "--synthetic SHAPE");
+    drop(r);
+}
+
 /* Waits until the answer has begun, presses Ctrl-C, and expects what was there to stay. */
 static void ctrl_c_ends_within_a_step(void **state) {
     (void)state;
@@ -408,6 +431,7 @@ int main(void) {
         cmocka_unit_test(wrong_command_lines_exit_with_2),
         cmocka_unit_test(benchmarks_give_json),
         cmocka_unit_test(kernels_are_timed),
+        cmocka_unit_test(a_synthetic_model_is_timed),
         cmocka_unit_test(ctrl_c_ends_within_a_step),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

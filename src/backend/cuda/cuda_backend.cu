@@ -156,6 +156,7 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->upload = cuda_upload;
     be->download = cuda_download;
     be->wait = cuda_wait;
+    be->fill = fl_cuda_fill;
     be->close = cuda_close;
     fl_err err = open_parts(cuda, options->n_threads);
     if (err != FL_ERR_OK) cuda_close(be);

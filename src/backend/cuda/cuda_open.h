@@ -21,6 +21,9 @@ bool fl_cuda_available(int32_t device);
 /* What plans on machines without a device need: activations, weights, limits of the CUDA backend. */
 void fl_cuda_formats(fl_backend *be);
 
+/* fl_backend.fill of a CUDA backend. */
+fl_err fl_cuda_fill(fl_backend *be, const fl_fill_args *a);
+
 /* fl_roof_measure of a CUDA backend. */
 fl_err fl_cuda_roof(fl_backend *be, fl_roof *out);
 
