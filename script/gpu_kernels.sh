@@ -26,9 +26,7 @@ part() {
 part cuda.json 120 "$build/firstlight" bench kernels --backend cuda --json
 # Other backends on the GPU differ in their matrix products.
 for backend in $("$build/firstlight" version --json | grep -o '"cuda-[a-z0-9-]*"' | tr -d '"' | sort -u); do
-    for cases in dense experts; do
-        part "$backend-$cases.json" 60 "$build/firstlight" bench kernels --backend "$backend" --only $cases --json
-    done
+    part "$backend.json" 90 "$build/firstlight" bench kernels --backend "$backend" --only dense,experts --json
 done
 part peers.jsonl 150 python3 "$root/bench/peers_gpu.py"
 nvidia-smi -L >"$work/device" 2>/dev/null || echo "no GPU was found" >"$work/device"

@@ -45,7 +45,13 @@ void fl_kernel_bench_close(fl_kernel_bench *b) {
 
 bool fl_kernel_begin(fl_kernel_bench *b, const char *name) {
     give_back(b);
-    return !b->only || strstr(name, b->only);
+    if (!b->only) return true;
+    for (const char *part = b->only; *part;) {
+        size_t n = strcspn(part, ",");
+        if (n > 0 && memmem(name, strlen(name), part, n)) return true;
+        part += n + (part[n] == ',');
+    }
+    return false;
 }
 
 fl_err fl_kernel_take(fl_kernel_bench *b, int64_t bytes, void **out) {

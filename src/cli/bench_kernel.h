@@ -26,7 +26,7 @@ typedef struct fl_kernel_block {
 typedef struct fl_kernel_bench {
     fl_backend *be;
     fl_roof roof;
-    const char *only; /* cases whose name contains it; NULL = all */
+    const char *only; /* cases whose name contains one of these texts, separated by commas; NULL = all */
     uint64_t random;
     uint8_t *pattern; /* what fills memory, piece by piece; the host's, pinned on a device */
     fl_kernel_block blocks[FL_KERNEL_BLOCKS_MAX]; /* of the current case */
