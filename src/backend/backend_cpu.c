@@ -82,13 +82,18 @@ static const cpu_kind kinds[] = {
 /* "cuda-deterministic" leaves the library's matrix products out, whose summation order depends on the row count. */
 static const struct cuda_kind {
     const char *name;
-    bool deterministic;
-} cuda_kinds[] = {{"cuda", false}, {"cuda-deterministic", true}};
-static const char *const names[] = {"cuda",   "cuda-deterministic",
+    bool w8a8, deterministic;
+} cuda_kinds[] = {{"cuda", false, false},
+                  {"cuda-deterministic", false, true},
+                  {"cuda-w8a8", true, false},
+                  {"cuda-w8a8-deterministic", true, true}};
+static const char *const names[] = {
+    "cuda",   "cuda-deterministic", "cuda-w8a8",      "cuda-w8a8-deterministic",
 #ifdef FL_AVX512
-                                    "avx512",
+    "avx512",
 #endif
-                                    "avx2",   "reference",          "reference-w8a8", "count", NULL};
+    "avx2",   "reference",          "reference-w8a8", "count",
+    NULL};
 
 enum { N_KINDS = sizeof kinds / sizeof *kinds, N_CUDA_KINDS = sizeof cuda_kinds / sizeof *cuda_kinds };
 _Static_assert(sizeof names / sizeof *names == N_KINDS + N_CUDA_KINDS + 2,
@@ -187,8 +192,8 @@ fail:
 
 static fl_err unknown_name(const char *name) {
     return FL_FAIL(FL_ERR_INVALID,
-                   "backend '%s' is unknown; this build has auto, cuda, cuda-deterministic, avx512, avx2, "
-                   "reference, reference-w8a8, count",
+                   "backend '%s' is unknown; this build has auto, cuda, cuda-w8a8 (each with "
+                   "-deterministic), avx512, avx2, reference, reference-w8a8, count",
                    name);
 }
 
@@ -196,9 +201,11 @@ static fl_err unknown_name(const char *name) {
 static fl_err open_count(const char *name, fl_backend **out) {
     int32_t device;
     fl_backend like = {0};
-    bool cuda = find_cuda_kind(name, &device) || (strcmp(name, "auto") == 0 && fl_cuda_available(0));
+    bool automatic = strcmp(name, "auto") == 0 && fl_cuda_available(0);
+    const struct cuda_kind *cuda = automatic ? &cuda_kinds[0] : find_cuda_kind(name, &device);
     if (cuda) {
         fl_cuda_formats(&like);
+        like.w8a8 = cuda->w8a8;
         return fl_backend_open_count(&like, out);
     }
     const cpu_kind *kind = find_kind(name);
@@ -221,6 +228,7 @@ fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out) {
     const struct cuda_kind *cuda = automatic ? &cuda_kinds[0] : find_cuda_kind(name, &options.device);
     if (cuda) {
         options.name = cuda->name;
+        options.w8a8 = cuda->w8a8;
         options.deterministic = cuda->deterministic;
         return fl_cuda_open(&options, out);
     }

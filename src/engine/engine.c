@@ -154,13 +154,13 @@ static void tell_progress(void *context, int64_t done, int64_t total) {
 /* A device and exact repetition are part of the backend's name. */
 static fl_err open_backend(fl_engine *e, const fl_settings *s) {
     const char *kind = s->backend ? s->backend : "auto";
-    bool automatic = strcmp(kind, "auto") == 0, cuda = strcmp(kind, "cuda") == 0;
+    bool automatic = strcmp(kind, "auto") == 0 && fl_backend_available("cuda");
+    if (automatic) kind = "cuda";
+    bool cuda = strncmp(kind, "cuda", 4) == 0;
     char name[64];
-    if (automatic && fl_backend_available("cuda")) cuda = true;
     if (!cuda && s->device != 0)
         return FL_FAIL(FL_ERR_INVALID, "device %d: backend %s has none", s->device, kind);
-    snprintf(name, sizeof name, "%s%s", cuda ? "cuda" : kind,
-             cuda && s->deterministic ? "-deterministic" : "");
+    snprintf(name, sizeof name, "%s%s", kind, cuda && s->deterministic ? "-deterministic" : "");
     if (s->device != 0) snprintf(name + strlen(name), sizeof name - strlen(name), ":%d", s->device);
     return fl_backend_open(name, s->n_threads, &e->be);
 }

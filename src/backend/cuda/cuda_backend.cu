@@ -148,6 +148,7 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     fl_backend *be = &cuda->base;
     fl_cuda_formats(be);
     be->name = options->name;
+    be->w8a8 = options->w8a8;
     be->op = &fl_op_table_cuda;
     be->alloc = cuda_alloc;
     be->free = cuda_free;

@@ -9,7 +9,8 @@ typedef struct fl_cuda_options {
     const char *name; /* of the backend; static */
     int32_t device;
     int32_t n_threads; /* of the host's pool */
-    bool deterministic;
+    bool w8a8;          /* keeps e4m3 weights as they are */
+    bool deterministic; /* no library products */
 } fl_cuda_options;
 
 /* FL_ERR_DEVICE: no such device, not a Hopper, or this build has no CUDA. */
