@@ -45,6 +45,7 @@ fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
                        .layout = like->layout,
                        .kv_f32 = like->kv_f32,
                        .split_tokens = like->split_tokens,
+                       .deterministic = like->deterministic,
                        .device = like->device,
                        .w8a8 = like->w8a8,
                        .state = calloc(1, sizeof(fl_count)),

@@ -174,6 +174,7 @@ static fl_err open_kind(const cpu_kind *kind, int32_t n_threads, fl_backend **ou
                              .act_dtype = kind->act_dtype,
                              .layout = kind->layout,
                              .kv_f32 = kind->kv_f32,
+                             .deterministic = true,
                              .split_tokens = FL_ATTN_SPLIT_TOKENS,
                              .w8a8 = kind->w8a8,
                              .alloc = cpu_alloc,

@@ -144,11 +144,11 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     fl_cuda *cuda = (fl_cuda *)calloc(1, sizeof *cuda);
     if (!cuda) return FL_FAIL(FL_ERR_NOMEM, "backend %s", options->name);
     cuda->device = options->device;
-    cuda->deterministic = options->deterministic;
     fl_backend *be = &cuda->base;
     fl_cuda_formats(be);
     be->name = options->name;
     be->w8a8 = options->w8a8;
+    be->deterministic = options->deterministic;
     be->op = &fl_op_table_cuda;
     be->alloc = cuda_alloc;
     be->free = cuda_free;

@@ -41,7 +41,6 @@ typedef struct fl_cuda {
     fl_blas_plans *plans;
     int32_t *fault; /* device: fl_cuda_fault, the first since the last wait; kernels set it with atomicCAS */
     int32_t n_multiprocessors;
-    bool deterministic; /* a row's bits may not depend on the rows beside it: no library products */
 } fl_cuda;
 
 static inline fl_cuda *fl_cuda_of(fl_backend *be) {

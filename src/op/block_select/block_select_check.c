@@ -72,16 +72,18 @@ typedef struct fixture {
 /* What one call writes. */
 typedef struct lists {
     oc_mat ids, n; /* held as 16-bit and 32-bit elements */
-    int64_t overflow;
+    int64_t *overflow;
     int64_t *listed; /* [heads] */
-    int64_t visible;
+    int64_t *visible;
 } lists;
 
 static lists make_lists(oc_run *run, const shape *s) {
     int64_t n = (int64_t)s->tiles * s->heads;
     return (lists){.ids = oc_output(run, FL_DTYPE_BF16, n, s->capacity, s->capacity),
                    .n = oc_output(run, FL_DTYPE_F32, n, 1, 1),
-                   .listed = oc_memory(run, s->heads * (int64_t)sizeof(int64_t))};
+                   .overflow = oc_memory(run, sizeof(int64_t)),
+                   .listed = oc_memory(run, s->heads * (int64_t)sizeof(int64_t)),
+                   .visible = oc_memory(run, sizeof(int64_t))};
 }
 
 static int32_t length(const lists *l, int32_t line) {
@@ -122,9 +124,9 @@ static fl_block_select_args make_args(const fixture *f, lists *out) {
                                            .n = out->n.data,
                                            .capacity = s->capacity,
                                            .planned_blocks = s->capacity},
-                                  .overflow = &out->overflow,
+                                  .overflow = out->overflow,
                                   .listed = out->listed,
-                                  .visible = &out->visible};
+                                  .visible = out->visible};
 }
 
 static bool is_forced(const shape *s, int32_t pos, int32_t block) {
@@ -189,7 +191,7 @@ static void check_listed(oc_run *run, const fixture *f, const lists *l) {
             sum += n >= 0 ? n : visible;
             all += visible;
         }
-        OC_TRUE(run, l->listed[h] == sum && l->visible == all);
+        OC_TRUE(run, l->listed[h] == sum && *l->visible == all);
     }
 }
 
@@ -208,7 +210,7 @@ static void check_alone(oc_run *run, const fixture *f, const lists *whole) {
     }
     oc_same(run, &alone.ids, &whole->ids);
     oc_same(run, &alone.n, &whole->n);
-    OC_TRUE(run, alone.overflow == whole->overflow);
+    OC_TRUE(run, *alone.overflow == *whole->overflow);
     check_listed(run, f, &alone);
 }
 
@@ -225,50 +227,50 @@ static void check_shape(oc_run *run, const shape *s) {
     fl_backend *const backends[] = {run->be, run->one, run->ref};
     for (int32_t i = 0; i < 3; i++) {
         out[i] = make_lists(run, s);
-        out[i].overflow = 5;
+        *out[i].overflow = 5;
         fl_block_select_args args = make_args(&f, &out[i]);
         OC_OK(run, backends[i]->op->block_select(backends[i], &args));
         oc_guards(run, &out[i].ids);
         oc_guards(run, &out[i].n);
         oc_same(run, &out[i].ids, &out[0].ids);
         oc_same(run, &out[i].n, &out[0].n);
-        OC_TRUE(run, out[i].overflow == out[0].overflow);
+        OC_TRUE(run, *out[i].overflow == *out[0].overflow);
         check_listed(run, &f, &out[i]);
         args.overflow = args.listed = args.visible = NULL;
         while (i == 0 && oc_timing(run, fl_block_select_cost(&args)))
             OC_OK(run, run->be->op->block_select(run->be, &args));
     }
     for (int32_t line = 0; line < s->tiles * s->heads; line++) check_rule(run, &f, &out[0], line);
-    out[0].overflow -= 5;
+    *out[0].overflow -= 5;
     if (s->kind != OC_BENCH) check_alone(run, &f, &out[0]);
 }
 
 /* One tile at 1024 over 8 blocks of 128 keys: a sink, a window of one block, and three scores. */
 static void check_literal(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "block_select by hand")) return;
-    const float scores[8] = {-9, 4, 3.5f, 1, 2, 1.9f, -9, -9}, alpha = -2;
+    const float *scores = oc_given(run, (const float[]){-9, 4, 3.5f, 1, 2, 1.9f, -9, -9}, 8 * sizeof *scores);
     const uint16_t all[] = {0, 1, 2, 3, 4, 5, 8, 9, 14, 15, 16, 17},
                    best[] = {0, 1, 2, 3, 4, 5, 14, 15, 16, 17};
-    uint16_t ids[16];
-    int32_t n = 0;
-    int64_t overflow = 1;
+    uint16_t *ids = oc_memory(run, 16 * sizeof *ids);
+    int32_t *n = oc_memory(run, sizeof *n);
+    int64_t *overflow = oc_given(run, (const int64_t[]){1}, sizeof *overflow);
     fl_block_select_args args = {.rows = 128, .pos = 1024, .n_heads = 1, .block_tokens = 128, .n_blocks = 8};
     args.score = scores;
-    args.log2_alpha = &alpha;
+    args.log2_alpha = oc_given(run, (const float[]){-2}, sizeof(float));
     args.sink_tokens = 1;
     args.window_tokens = 2;
-    args.list = (fl_attn_list){.ids = ids, .n = &n, .capacity = 12};
-    args.overflow = &overflow;
+    args.list = (fl_attn_list){.ids = ids, .n = n, .capacity = 12};
+    args.overflow = overflow;
     OC_OK(run, run->be->op->block_select(run->be, &args));
-    OC_TRUE(run, n == 12 && memcmp(ids, all, sizeof all) == 0 && overflow == 1);
+    OC_TRUE(run, *n == 12 && memcmp(ids, all, sizeof all) == 0 && *overflow == 1);
     args.list.capacity = 11;
     OC_OK(run, run->be->op->block_select(run->be, &args));
-    OC_TRUE(run, n == 10 && memcmp(ids, best, sizeof best) == 0 && overflow == 3);
+    OC_TRUE(run, *n == 10 && memcmp(ids, best, sizeof best) == 0 && *overflow == 3);
     args.list.capacity = 12;
     args.density =
         0.12f; /* 9 blocks begin before the tile's end: the two best, whatever alpha lets through */
     OC_OK(run, run->be->op->block_select(run->be, &args));
-    OC_TRUE(run, n == 10 && memcmp(ids, best, sizeof best) == 0 && overflow == 3);
+    OC_TRUE(run, *n == 10 && memcmp(ids, best, sizeof best) == 0 && *overflow == 3);
 }
 
 static fl_block_select_args good_args(void) {

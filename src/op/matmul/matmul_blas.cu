@@ -138,7 +138,7 @@ bool fl_product_blas_takes(const fl_cuda *cuda, const fl_product *p) {
     bool aligned = (uintptr_t)p->x % ALIGN_MIN == 0 && (uintptr_t)p->w % ALIGN_MIN == 0 &&
                    (uintptr_t)p->y % ALIGN_MIN == 0 && p->x_stride % 8 == 0 && p->y_stride % 8 == 0 &&
                    p->k % 8 == 0 && p->n % 8 == 0;
-    return !cuda->deterministic && dense && aligned && p->rows >= ROWS_MIN;
+    return !cuda->base.deterministic && dense && aligned && p->rows >= ROWS_MIN;
 }
 
 fl_err fl_product_blas(fl_cuda *cuda, const fl_product *p, bool *done) {
