@@ -401,6 +401,12 @@ FL_DEVICE void finish_task(const fl_prefill_call *c, prefill_task task, int32_t 
     else write_sums(state, o, run);
 }
 
+/* The next tile of keys is there; false: the task's end is. */
+template <class SHARED> FL_DEVICE bool wait_for_keys(SHARED *s, const ring_place<SHARED::STAGES> *k) {
+    fl_barrier_wait(&s->k_full[k->stage], k->parity);
+    return !(s->step[k->stage].flags & STEP_END);
+}
+
 template <int NOPE, int ROPE, int V, class SHARED>
 FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_task task,
                             ring_places<SHARED::STAGES> *at) {
@@ -417,8 +423,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     running run;
     note_row_ranges(shared, &c->keys, task.tile, warp_row);
     start_sums(o, &run);
-    fl_barrier_wait(&shared->k_full[at->k.stage], at->k.parity);
-    if (shared->step[at->k.stage].flags & STEP_END) {
+    if (!wait_for_keys(shared, &at->k)) {
         release(&shared->k_empty[at->k.stage]);
         at->k.advance();
         if (!has_rows || !(c->first || c->last)) return;
@@ -436,9 +441,8 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     at->k.advance();
     shrink(o, scale);
     pack_weights(p, s);
-    for (;;) {
-        fl_barrier_wait(&shared->k_full[at->k.stage], at->k.parity);
-        if (shared->step[at->k.stage].flags & STEP_END) break;
+    bool more = wait_for_keys(shared, &at->k);
+    while (more) {
         issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[at->k.stage][0]));
         fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
         issue_values(o, p, fl_wgmma_mn_major(shared->v[at->v.stage][0], CHUNK_BYTES));
@@ -446,6 +450,8 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         fl_wgmma_pin(s);
         weigh(shared, at->k.stage, s, row_ranges, &run, bias, scale);
         at->k.advance();
+        fl_wgmma_pin(s);
+        more = wait_for_keys(shared, &at->k); /* here, for the compiler takes no exponential past a loop */
         fl_wgmma_wait<0>();
         fl_wgmma_pin(o);
         fl_wgmma_pin(s); /* P is packed after the product that reads the last one */
