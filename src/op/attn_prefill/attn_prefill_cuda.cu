@@ -74,6 +74,8 @@ template <int NOPE, int ROPE, int V>
 static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_prefill_call *c) {
     static_assert(NOPE % CHUNK_COLUMNS == 0 && V % CHUNK_COLUMNS == 0 && ROPE % 16 == 0 &&
                   ROPE <= CHUNK_COLUMNS);
+    if ((uintptr_t)a->state % 16 != 0 || (uintptr_t)a->out % 16 != 0)
+        return FL_FAIL(FL_ERR_INVALID, "attn_prefill: state and out must be 16-byte aligned");
     const int bytes = sizeof(prefill_shared<NOPE, ROPE, V>) + 1024;
     auto kernel = prefill_wgmma_kernel<NOPE, ROPE, V>;
     prefill_maps maps;

@@ -341,7 +341,22 @@ template <int N> FL_DEVICE void write_sums(float4 *state, const float (&o)[N], c
     state[N / 4 * GROUP_THREADS] = make_float4(run->m[0], run->m[1], run->l[0], run->l[1]);
 }
 
-/* `row`: this thread's first row. */
+/* Lane i of four holds column i of a 4 x 4 matrix of words, and then row i. */
+FL_DEVICE void transpose_4x4(uint32_t (&x)[4]) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        bool upper = threadIdx.x & step;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & step) continue;
+            uint32_t got = __shfl_xor_sync(~0u, upper ? x[i] : x[i + step], step);
+            if (upper) x[i] = got;
+            else x[i + step] = got;
+        }
+    }
+}
+
+/* `row`: this thread's first row. Lanes swap columns, so that each has eight neighbours to store at once. */
 template <int N>
 FL_DEVICE void write_rows(const fl_prefill_call *c, int32_t row, int32_t head, const float (&o)[N],
                           const running *run) {
@@ -350,14 +365,22 @@ FL_DEVICE void write_rows(const fl_prefill_call *c, int32_t row, int32_t head, c
         float l = run->l[i];
         l += __shfl_xor_sync(~0u, l, 1);
         l += __shfl_xor_sync(~0u, l, 2);
-        if (row + 8 * i >= c->keys.rows) continue;
-        int64_t line = (int64_t)(row + 8 * i) * c->n_heads + head;
         float inverse = l > 0 ? 1 / l : 0;
-        uint32_t *out = (uint32_t *)(c->out + line * (2 * N)) + threadIdx.x % 4;
+        bool is_row = row + 8 * i < c->keys.rows;
+        int64_t line = (int64_t)(row + 8 * i) * c->n_heads + head;
+        uint4 *out = (uint4 *)(c->out + line * (2 * N)) + threadIdx.x % 4;
 #pragma unroll
-        for (int j = 0; j < N / 4; j++)
-            out[4 * j] = fl_pack_bf16(o[4 * j + 2 * i] * inverse, o[4 * j + 2 * i + 1] * inverse);
-        if (c->lse && threadIdx.x % 4 == 0) c->lse[line] = l > 0 ? run->m[i] + log2f(l) : -CUDART_INF_F;
+        for (int j = 0; j < N / 16; j++) { /* 32 columns */
+            uint32_t x[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                x[k] = fl_pack_bf16(o[16 * j + 4 * k + 2 * i] * inverse,
+                                    o[16 * j + 4 * k + 2 * i + 1] * inverse);
+            transpose_4x4(x);
+            if (is_row) out[4 * j] = make_uint4(x[0], x[1], x[2], x[3]);
+        }
+        if (is_row && c->lse && threadIdx.x % 4 == 0)
+            c->lse[line] = l > 0 ? run->m[i] + log2f(l) : -CUDART_INF_F;
     }
 }
 
@@ -421,7 +444,6 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     float o[N], s[64], scale[2];
     uint32_t p[8][4];
     running run;
-    note_row_ranges(shared, &c->keys, task.tile, warp_row);
     start_sums(o, &run);
     if (!wait_for_keys(shared, &at->k)) {
         release(&shared->k_empty[at->k.stage]);
@@ -434,6 +456,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     uint64_t q = fl_wgmma_k_major(shared->q[0] + group * HALF_CHUNK_BYTES);
     fl_barrier_wait(&shared->q_full, at->q_parity);
     issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[at->k.stage][0]));
+    note_row_ranges(shared, &c->keys, task.tile, warp_row); /* these two beside the product */
     if (!c->first && has_rows) read_sums(state, o, &run);
     fl_wgmma_wait<0>();
     fl_wgmma_pin(s);
