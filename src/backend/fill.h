@@ -1,5 +1,5 @@
-/* Seeded random tensors, for benchmarks of models that were never trained: value i of a tensor is a function of seed and
- * i alone, so it is the same on host and device and in any order. */
+/* Seeded random tensors, for benchmarks of models that were never trained: value i of a tensor is a function of seed
+ * and i alone, so it is the same on host and device and in any order. */
 #ifndef FL_BACKEND_FILL_H
 #define FL_BACKEND_FILL_H
 

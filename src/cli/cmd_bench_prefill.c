@@ -24,6 +24,7 @@ typedef struct row {
     int32_t n_ops;
     char policy[256];
     double density;     /* of block lists */
+    double skew;        /* hottest expert's rows over the mean, as routed; 0 = no experts */
     double predicted_s; /* by the cost model at the first policy's measured rates; 0 for the first itself */
 } row;
 
@@ -146,6 +147,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     out->achieved_fraction = out->flops / out->ttft_s / b->roof.flops_per_s;
     out->peak_bytes = peak_bytes(b);
     out->n_ops = fl_bench_ops(b, &count, b->engine->be->device ? 1 : timed_s / out->ttft_s, out->ops);
+    out->skew = fl_timed_skew(&b->timed);
     snprintf(out->policy, sizeof out->policy, "%s", b->info.policy);
     out->density = fl_attend_config_density(&b->engine->attending);
     return FL_ERR_OK;
@@ -195,6 +197,7 @@ static void print_row(const fl_bench *b, const row *r) {
            fl_format_si(b->roof.flops_per_s).s, b->roof.format, 100 * r->achieved_fraction);
     printf("  memory gives %sB/s; matrix products in %s; peak memory %s\n",
            fl_format_si(b->roof.bytes_per_s).s, fl_bench_arithmetic(b), fl_format_bytes(r->peak_bytes).s);
+    if (r->skew > 0) printf("  the hottest expert of a layer has %.2f times the mean load\n", r->skew);
     fl_bench_print_ops(b, r->ops, r->n_ops, r->ttft_s);
     fflush(stdout);
 }
@@ -222,6 +225,7 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "achieved_fraction", json_real(r->achieved_fraction));
     json_object_set_new(out, "peak_bytes", json_integer(r->peak_bytes));
     json_object_set_new(out, "policy", json_string(r->policy));
+    json_object_set_new(out, "routed_skew", json_real(r->skew));
     json_object_set_new(out, "block_density", json_real(r->density));
     if (r->predicted_s > 0) json_object_set_new(out, "predicted_s", json_real(r->predicted_s));
     json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
@@ -244,8 +248,8 @@ static void set_synthetic(const fl_bench *b, json_t *out) {
 static void print_synthetic(const fl_bench *b) {
     const fl_options *o = b->options;
     if (!o->synthetic || o->json) return;
-    printf("synthetic %s: %d layers of random weights, %s; hot experts have %.2f times the mean load "
-           "(simulated)",
+    printf("synthetic %s: %d layers of random weights, %s; hot experts are made for %.2f times the "
+           "mean load",
            o->synthetic, b->engine->config->layers, fl_format_bytes(b->info.weights_bytes).s,
            b->engine->synthetic.skew);
     if (o->density) printf("; lists hold %s of blocks, imposed", o->density);

@@ -372,6 +372,7 @@ static void a_synthetic_model_is_timed(void **state) {
     json_t *o = json_of(&r);
     assert_true(number(o, "ttft_s") > 0 && number(o, "flops") > 1e9 && number(o, "peak_bytes") > 0);
     assert_true(number(o, "layers") == 2 && number(o, "roof_bytes_per_s") > 0);
+    assert_true(number(o, "routed_skew") > 1.2 && number(o, "routed_skew") < 4);
     assert_true(number(o, "skew_simulated") > 1.4 && number(o, "skew_simulated") < 1.6);
     expect_in(json_string_value(json_object_get(o, "quality")), "not measured");
     assert_true(json_is_string(json_object_get(o, "arithmetic")));

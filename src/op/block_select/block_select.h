@@ -5,8 +5,8 @@
  *   score[i][h][j] >= max of score[i][h][..] over the blocks wholly before the tile + log2_alpha[h], in exact
  *   arithmetic.
  * With `density` not 0 thresholds are not read: of the blocks that are not forced those with the best scores are listed
- * (equal scores: the lower block), ceil(density * n) of them, n being the blocks that begin at or before the tile's last
- * row, in double. This is for benchmarks of models whose scores mean nothing.
+ * (equal scores: the lower block), ceil(density * n) of them, n being the blocks that begin at or before the tile's
+ * last row, in double. This is for benchmarks of models whose scores mean nothing.
  * Listed blocks are written as ids of FL_KV_PAGE_TOKENS-token blocks, ascending: block_tokens / FL_KV_PAGE_TOKENS ids a
  * block, but none that begins behind the tile's last row. A head with dense[h] gets n = -1 and no ids. If more than
  * `capacity` ids would be listed the forced ones and then as many whole blocks as fit stay, best scores first (equal
