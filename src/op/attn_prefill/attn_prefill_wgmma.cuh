@@ -162,6 +162,7 @@ FL_DEVICE void produce_values(SHARED *s, const prefill_maps *maps, int32_t head,
                               ring_places<SHARED::STAGES> *at) {
     fl_barrier_wait(&s->v_empty[at->v.stage], at->v.parity ^ 1);
     if (threadIdx.x == 0) load_values<NOPE>(s, maps, at->v.stage, head, key);
+    __syncwarp(); /* no lane falls behind: a parity tells neighbouring uses apart, no more */
     at->v.advance();
 }
 
@@ -187,6 +188,7 @@ FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefil
             note_step(&s->step[at->k.stage], &step, flags, bits);
             load_keys<NOPE>(s, maps, at->k.stage, task.head, {step.key[0], step.key[1]});
         }
+        __syncwarp();
         at->k.advance();
         if (some) produce_values<NOPE>(s, maps, task.head, before, at);
         before = {step.key[0], step.key[1]};
@@ -197,6 +199,7 @@ FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefil
         s->step[at->k.stage].flags = STEP_END;
         fl_barrier_arrive(&s->k_full[at->k.stage]);
     }
+    __syncwarp();
     at->k.advance();
     if (!some) return;
     produce_values<NOPE>(s, maps, task.head, before, at);
@@ -216,6 +219,7 @@ FL_DEVICE void produce(SHARED *s, const prefill_maps *maps, const fl_prefill_cal
 typedef struct running {
     float m[2]; /* where the exponents of the row stand; -INFINITY: it saw nothing yet */
     float l[2]; /* this thread's part of the row's sum */
+    float bias; /* of the head: in every score of this call */
 } running;
 
 template <int K_DIM> FL_DEVICE void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
@@ -267,7 +271,7 @@ FL_DEVICE void hide_by_bits(float (&s)[64], const uint32_t *bits) {
 }
 
 /* Scores to P in place; what the sums so far shrink by. */
-FL_DEVICE void soften(float (&s)[64], running *run, float bias, float (&scale)[2]) {
+FL_DEVICE void soften(float (&s)[64], running *run, float (&scale)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float top[2] = {s[2 * i], s[2 * i + 1]}, sum[2] = {0, 0};
@@ -277,9 +281,9 @@ FL_DEVICE void soften(float (&s)[64], running *run, float bias, float (&scale)[2
             for (int c = 0; c < 2; c++) top[c] = fmaxf(top[c], s[4 * j + 2 * i + c]);
         float largest = fmaxf(top[0], top[1]);
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2)) + bias;
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2)) + run->bias;
         float m = largest > run->m[i] + PREFILL_SLACK ? largest : run->m[i];
-        float origin = m == -CUDART_INF_F ? 0 : m, shift = origin - bias; /* no infinity from infinity */
+        float origin = m == -CUDART_INF_F ? 0 : m, shift = origin - run->bias; /* no infinity from infinity */
         scale[i] = fl_exp2(run->m[i] - origin);
         run->m[i] = m;
 #pragma unroll
@@ -408,13 +412,13 @@ FL_DEVICE void release(uint64_t *barrier) {
 /* Masks and frees the scores' tile, takes the exponentials. */
 template <class SHARED>
 FL_DEVICE void weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run,
-                     float bias, float (&scale)[2]) {
+                     float (&scale)[2]) {
     const prefill_step *step = &shared->step[stage];
     int32_t flags = step->flags;
     if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
     if (flags & STEP_BITS) hide_by_bits(s, step->bits);
     release(&shared->k_empty[stage]);
-    soften(s, run, bias, scale);
+    soften(s, run, scale);
 }
 
 template <int N>
@@ -440,10 +444,10 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     bool has_rows = (int64_t)half_tile * 64 < c->keys.rows;
     const int4 *row_ranges = shared->row_ranges + thread_row;
     float4 *state = state_of<N>(c, half_tile, task.head);
-    float bias = c->key_bias ? c->key_bias[task.head] : 0;
     float o[N], s[64], scale[2];
     uint32_t p[8][4];
     running run;
+    run.bias = c->key_bias ? c->key_bias[task.head] : 0;
     start_sums(o, &run);
     if (!wait_for_keys(shared, &at->k)) {
         release(&shared->k_empty[at->k.stage]);
@@ -460,7 +464,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     if (!c->first && has_rows) read_sums(state, o, &run);
     fl_wgmma_wait<0>();
     fl_wgmma_pin(s);
-    weigh(shared, at->k.stage, s, row_ranges, &run, bias, scale);
+    weigh(shared, at->k.stage, s, row_ranges, &run, scale);
     at->k.advance();
     shrink(o, scale);
     pack_weights(p, s);
@@ -471,7 +475,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         issue_values(o, p, fl_wgmma_mn_major(shared->v[at->v.stage][0], CHUNK_BYTES));
         fl_wgmma_wait<1>();
         fl_wgmma_pin(s);
-        weigh(shared, at->k.stage, s, row_ranges, &run, bias, scale);
+        weigh(shared, at->k.stage, s, row_ranges, &run, scale);
         at->k.advance();
         fl_wgmma_pin(s);
         more = wait_for_keys(shared, &at->k); /* here, for the compiler takes no exponential past a loop */
