@@ -42,7 +42,7 @@ struct fl_backend {
     void (*free)(fl_backend *be, void *memory, int64_t bytes);
     /* NULL on host backends. Memory that both sides touch; copies in the order of the ops; wait returns when all that
      * was issued is done, with the first fault of it, and so does download. `from` of upload is free to change when
-     * it returns. */
+     * it returns; if it is of alloc_host, after the next wait. */
     fl_err (*alloc_host)(fl_backend *be, int64_t bytes, void **out);
     void (*free_host)(fl_backend *be, void *memory, int64_t bytes);
     fl_err (*upload)(fl_backend *be, void *to, const void *from, int64_t bytes);

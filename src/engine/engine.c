@@ -99,6 +99,20 @@ static fl_err open_text(fl_engine *e, const char *dir) {
     return err;
 }
 
+/* What the host makes of a step: one piece of memory that a device copies from directly. */
+static fl_err take_step_arrays(fl_engine *e) {
+    int64_t rows = fl_step_rows_max(e), floats = rows * e->attending.rope.dim;
+    bool far = e->attending.rope.near_tokens > 0;
+    fl_arena arena;
+    e->step_bytes = (rows + floats * (far ? 3 : 1)) * (int64_t)sizeof(float) + 4 * 64;
+    FL_TRY(fl_backend_alloc_host(e->be, e->step_bytes, &e->step_memory));
+    fl_arena_init(&arena, e->step_memory, e->step_bytes);
+    FL_TRY(fl_arena_take(&arena, rows, sizeof(int32_t), &e->ids));
+    FL_TRY(fl_arena_take(&arena, floats, sizeof(float), &e->rope_table));
+    if (far) FL_TRY(fl_arena_take(&arena, floats, sizeof(float), &e->far_q_table));
+    return far ? fl_arena_take(&arena, floats, sizeof(float), &e->far_k_table) : FL_ERR_OK;
+}
+
 static fl_err reserve(fl_engine *e) {
     const fl_config *c = e->config;
     const fl_memory_sizes sizes = {.ctx_tokens = e->ctx_tokens,
@@ -117,18 +131,11 @@ static fl_err reserve(fl_engine *e) {
     FL_TRY(fl_kv_pool_open(&e->kv_shape, e->kv_pages, e->kv_memory, &e->pool));
     FL_TRY(fl_prefix_open(e->pool, &e->prefix));
     FL_TRY(fl_sampler_open(c->vocab_size, &e->sampler));
-    size_t rows = (size_t)fl_step_rows_max(e);
     e->kv = calloc((size_t)c->layers, sizeof *e->kv);
-    e->ids = calloc(rows, sizeof(int32_t));
-    size_t floats = rows * (size_t)e->attending.rope.dim;
-    bool far = e->attending.rope.near_tokens > 0;
-    e->rope_table = calloc(floats, sizeof(float));
-    if (far) e->far_q_table = calloc(floats, sizeof(float));
-    if (far) e->far_k_table = calloc(floats, sizeof(float));
     e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));
-    if (!e->kv || !e->ids || !e->rope_table || !e->found_pages ||
-        (far && (!e->far_q_table || !e->far_k_table)))
-        return FL_FAIL(FL_ERR_NOMEM, "step of %zu rows", rows);
+    if (!e->kv || !e->found_pages)
+        return FL_FAIL(FL_ERR_NOMEM, "step of %d pages", fl_pages_of(e->ctx_tokens));
+    FL_TRY(take_step_arrays(e));
     for (int32_t i = 0; i < c->layers; i++) e->kv[i] = fl_kv_pool_layer(e->pool, i);
     return FL_ERR_OK;
 }
@@ -232,6 +239,7 @@ void fl_engine_close(fl_engine *e) {
     fl_dry_run_close(e->dry);
     if (e->kv_memory) e->be->free(e->be, e->kv_memory, e->kv_bytes);
     if (e->scratch) e->be->free(e->be, e->scratch, e->scratch_bytes);
+    if (e->step_memory) fl_backend_free_host(e->be, e->step_memory, e->step_bytes);
     if (e->logits_memory) fl_backend_free_host(e->be, e->logits_memory, e->logits_bytes);
     fl_attend_config_close(&e->attending);
     fl_backend_close(e->be);
@@ -239,10 +247,6 @@ void fl_engine_close(fl_engine *e) {
     fl_tokenizer_close(e->tokenizer);
     fl_checkpoint_close(e->checkpoint);
     free(e->kv);
-    free(e->ids);
-    free(e->rope_table);
-    free(e->far_q_table);
-    free(e->far_k_table);
     free(e->found_pages);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);

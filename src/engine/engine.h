@@ -93,7 +93,7 @@ struct fl_engine {
     fl_synthetic synthetic;
     const fl_config *config;
     fl_tokenizer *tokenizer; /* NULL: a synthetic model */
-    fl_chat *chat; /* NULL: the checkpoint has no template */
+    fl_chat *chat;           /* NULL: the checkpoint has no template */
     char no_chat[256];
     fl_backend *be;
     fl_weights *weights;
@@ -111,7 +111,9 @@ struct fl_engine {
     atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
     _Atomic double density;
     /* the step being built; sized once */
-    fl_kv_layer *kv;                  /* [layers] */
+    fl_kv_layer *kv;   /* [layers] */
+    void *step_memory; /* of the next four */
+    int64_t step_bytes;
     int32_t *ids;                     /* [rows max] */
     float *rope_table;                /* [rows max][rope_dim] */
     float *far_q_table, *far_k_table; /* alike; NULL with one path */

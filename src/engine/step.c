@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 
+enum { ROTATED_ROWS = 256 }; /* of a task */
+
 typedef struct building {
     fl_engine *e;
     fl_request *prefill; /* or NULL */
@@ -21,16 +23,30 @@ int32_t fl_step_rows_max(const fl_engine *e) {
     return e->span_tokens + FL_TAIL_ROWS_MAX;
 }
 
+/* Rotations of consecutive positions: sines in double, which all threads share where there are many. */
+typedef struct rotating {
+    const fl_engine *e;
+    int32_t row, pos, n;
+} rotating;
+
+static void rotate_rows(void *context, int32_t task, int32_t worker) {
+    (void)worker;
+    const rotating *r = context;
+    const fl_engine *e = r->e;
+    const fl_rope *rope = &e->attending.rope;
+    int32_t first = task * ROTATED_ROWS, n = r->n - first < ROTATED_ROWS ? r->n - first : ROTATED_ROWS;
+    int64_t at = (int64_t)(r->row + first) * rope->dim;
+    fl_rope_table(rope, FL_ROTATION_EXACT, r->pos + first, n, e->rope_table + at);
+    if (rope->near_tokens == 0) return;
+    fl_rope_table(rope, FL_ROTATION_FAR_QUERY, r->pos + first, n, e->far_q_table + at);
+    fl_rope_table(rope, FL_ROTATION_FAR_KEY, r->pos + first, n, e->far_k_table + at);
+}
+
 static void add_rows(building *b, const fl_session *s, const int32_t *ids, int32_t pos, int32_t n) {
     fl_engine *e = b->e;
+    rotating rows = {.e = e, .row = b->rows, .pos = pos, .n = n};
     memcpy(e->ids + b->rows, ids, (size_t)n * sizeof(int32_t));
-    const fl_rope *rope = &e->attending.rope;
-    int64_t at = (int64_t)b->rows * rope->dim;
-    fl_rope_table(rope, FL_ROTATION_EXACT, pos, n, e->rope_table + at);
-    if (rope->near_tokens > 0) {
-        fl_rope_table(rope, FL_ROTATION_FAR_QUERY, pos, n, e->far_q_table + at);
-        fl_rope_table(rope, FL_ROTATION_FAR_KEY, pos, n, e->far_k_table + at);
-    }
+    fl_pool_run(e->be->pool, (n + ROTATED_ROWS - 1) / ROTATED_ROWS, rotate_rows, &rows);
     e->seqs[b->n_seqs++] = (fl_kv_rows){.row = b->rows, .n_rows = n, .pos = pos, .pages = s->pages};
     b->rows += n;
 }
