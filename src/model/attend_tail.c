@@ -37,7 +37,8 @@ static fl_err absorb_queries(const tail *a, const fl_path *path, void *q_latent)
                                         .y_head_stride = wide};
     FL_TRY(be->op->matmul_head(be, &absorb));
     for (int32_t h = 0; h < t->heads; h++) {
-        const fl_rope_args turn = {.x = t->q_raw + ((int64_t)a->row0 * t->heads + h) * q_dim + t->nope,
+        const float *raw = t->q_raw + ((int64_t)(a->row0 - t->q_raw_row) * t->heads + h) * q_dim;
+        const fl_rope_args turn = {.x = raw + t->nope,
                                    .x_stride = (int64_t)t->heads * q_dim,
                                    .table = path->table + (int64_t)a->row0 * t->rope,
                                    .rows = a->rows,

@@ -1,6 +1,10 @@
 /* The attention half of a layer: projections, positions, KV, and the two ways to attend. */
 #include "model/attention.h"
 
+/* Queries are projected so many rows at a time: in f32 they would be the largest tensor of a long step. The last rows,
+ * the tail among them, stay. */
+enum { QUERY_ROWS = 65536 };
+
 static fl_err multiply(const fl_attention *t, const fl_weight *w, const void *x, fl_matmul_out out, void *y) {
     return fl_dense_run(
         t->w->be,
@@ -19,11 +23,44 @@ static fl_err norm_part(const fl_attention *t, int32_t column, int32_t dim, cons
     return t->w->be->op->rmsnorm(t->w->be, &args);
 }
 
+static fl_err rotate_queries(const fl_attention *t, const fl_path *path, int32_t row, int32_t rows) {
+    int64_t width = (int64_t)t->heads * (t->nope + t->rope);
+    const fl_rope_args args = {.x = t->q_raw,
+                               .x_stride = width,
+                               .table = path->table + (int64_t)row * t->rope,
+                               .rows = rows,
+                               .n_heads = t->heads,
+                               .nope_dim = t->nope,
+                               .rope_dim = t->rope,
+                               .scale = t->softmax_scale,
+                               .y = fl_attention_at(t, path->q, row * width),
+                               .y_stride = width};
+    return t->w->be->op->rope(t->w->be, &args);
+}
+
+/* q_in: [rows][k of q_b] act. */
+static fl_err make_queries(fl_attention *t, const void *q_in) {
+    const fl_weight *w = &t->layer->q_b;
+    int32_t rows = t->step->rows, n = rows % QUERY_ROWS > 0 ? rows % QUERY_ROWS : QUERY_ROWS;
+    for (int32_t row = 0; row < rows; row += n, n = QUERY_ROWS) {
+        FL_TRY(fl_dense_run(t->w->be, &(fl_dense_args){.w = w,
+                                                       .x = fl_attention_at(t, q_in, (int64_t)row * w->k),
+                                                       .rows = n,
+                                                       .out = FL_MATMUL_F32,
+                                                       .y = t->q_raw,
+                                                       .arena = t->arena}));
+        for (int32_t i = 0; i < t->n_paths; i++) FL_TRY(rotate_queries(t, &t->paths[i], row, n));
+        t->q_raw_row = row;
+    }
+    return FL_ERR_OK;
+}
+
 static fl_err project(fl_attention *t, const void *normed) {
     int32_t rows = t->step->rows, q_dim = t->nope + t->rope;
     const void *q_in = normed;
     FL_TRY(fl_arena_take(t->arena, (int64_t)rows * t->layer->qkv_a.n, sizeof(float), &t->down));
-    FL_TRY(fl_arena_take(t->arena, (int64_t)rows * t->heads * q_dim, sizeof(float), &t->q_raw));
+    int32_t raw_rows = rows < QUERY_ROWS ? rows : QUERY_ROWS;
+    FL_TRY(fl_arena_take(t->arena, (int64_t)raw_rows * t->heads * q_dim, sizeof(float), &t->q_raw));
     for (int32_t i = 0; i < t->n_paths; i++)
         FL_TRY(fl_attention_take(t, (int64_t)rows * t->heads * q_dim, &t->paths[i].q));
     FL_TRY(fl_attention_take(t, (int64_t)rows * t->latent, &t->latents));
@@ -35,22 +72,8 @@ static fl_err project(fl_attention *t, const void *normed) {
         FL_TRY(norm_part(t, 0, t->q_rank, t->layer->q_norm, q_low));
         q_in = q_low;
     }
-    FL_TRY(multiply(t, &t->layer->q_b, q_in, FL_MATMUL_F32, t->q_raw));
+    FL_TRY(make_queries(t, q_in));
     return norm_part(t, t->q_rank, t->latent, NULL, t->latents); /* gamma lives in kv_b: contract 6 */
-}
-
-static fl_err rotate_queries(const fl_attention *t, const fl_path *path) {
-    const fl_rope_args args = {.x = t->q_raw,
-                               .x_stride = (int64_t)t->heads * (t->nope + t->rope),
-                               .table = path->table,
-                               .rows = t->step->rows,
-                               .n_heads = t->heads,
-                               .nope_dim = t->nope,
-                               .rope_dim = t->rope,
-                               .scale = t->softmax_scale,
-                               .y = path->q,
-                               .y_stride = (int64_t)t->heads * (t->nope + t->rope)};
-    return t->w->be->op->rope(t->w->be, &args);
 }
 
 /* Rotates the step's k_pe for one plane and stores it there, beside the latents. */
@@ -108,10 +131,8 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
     choose_paths(&t);
     FL_TRY(fl_attention_take(&t, (int64_t)step->rows * t.heads * t.v, &t.out));
     FL_TRY(project(&t, act->normed));
-    for (int32_t i = 0; i < t.n_paths; i++) {
-        FL_TRY(rotate_queries(&t, &t.paths[i]));
+    for (int32_t i = 0; i < t.n_paths; i++)
         FL_TRY(store(&t, i == 0 ? step->rope_table : step->far_k_table, i));
-    }
     for (int32_t i = 0; i < step->n_document; i++) {
         const fl_kv_rows *piece = &step->seqs[i];
         FL_TRY(fl_attend_document(&t, piece, fl_attention_at(&t, t.out, (int64_t)piece->row * t.heads * t.v),
@@ -119,6 +140,8 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
         if (t.attend->probe) FL_TRY(fl_attend_measure(&t, piece));
     }
     int32_t tail = step->n_document < step->n_seqs ? step->seqs[step->n_document].row : step->rows;
+    if (tail < t.q_raw_row)
+        return FL_FAIL(FL_ERR_INTERNAL, "tail of %d rows, at most %d", step->rows - tail, QUERY_ROWS);
     if (tail < step->rows) FL_TRY(fl_attend_tail(&t, tail, step->rows - tail));
     return fl_dense_run(w->be, &(fl_dense_args){.w = &layer->o,
                                                 .x = t.out,
