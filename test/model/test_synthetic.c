@@ -9,8 +9,10 @@
 #include <cmocka.h>
 
 #include "backend/fill.h"
+#include "engine/attend_config.h"
 #include "model/shapes.h"
 #include "model/weights.h"
+#include "plan/memory_plan.h"
 
 static void shapes_are_found_by_name(void **state) {
     fl_config c;
@@ -104,12 +106,45 @@ static void weights_are_filled_and_repeat(void **state) {
     weights_are_filled("reference-w8a8", true);
 }
 
+/* What one engine would reserve on a GPU for 512K tokens in one step. */
+static int64_t planned_bytes(const char *shape, const char *backend, const char *policy, double density) {
+    enum { SPAN = 524288, CTX = SPAN + FL_ATTN_LIST_ROWS };
+    const fl_settings settings = {.synthetic = shape, .policy = policy, .block_density = density};
+    fl_config c;
+    fl_attend_config attending;
+    fl_backend *be = NULL;
+    fl_dry_run *dry = NULL;
+    fl_memory_plan plan;
+    assert_int_equal(fl_shape_find(shape, &c), FL_ERR_OK);
+    assert_int_equal(fl_backend_open(backend, 1, &be), FL_ERR_OK);
+    assert_int_equal(fl_attend_config_open(&c, &settings, CTX, &attending), FL_ERR_OK);
+    const fl_memory_sizes sizes = {.ctx_tokens = CTX,
+                                   .kv_tokens = CTX,
+                                   .span_tokens = SPAN,
+                                   .kv = fl_kv_shape_of_config(&c, FL_KV_BF16)};
+    assert_int_equal(fl_dry_run_open(&c, be, &sizes.kv, &attending.attend, &dry), FL_ERR_OK);
+    assert_int_equal(fl_memory_plan_make(dry, &c, &sizes, &plan), FL_ERR_OK);
+    fl_dry_run_close(dry);
+    fl_attend_config_close(&attending);
+    fl_backend_close(be);
+    return plan.total_bytes;
+}
+
+static void half_a_million_tokens_fit_one_gpu(void **state) {
+    const int64_t most = (int64_t)95 * 1000 * 1000 * 1000;
+    (void)state;
+    assert_true(planned_bytes("moonlight-16b-a3b", "count:cuda", "full", 0) < most);
+    assert_true(planned_bytes("moonlight-16b-a3b", "count:cuda", "window-anchors:window=16k,stride=4k", 0) <
+                most);
+    assert_true(planned_bytes("moonlight-16b-a3b", "count:cuda", "blocks", 0.1) < most);
+    assert_true(planned_bytes("moonlight-16b-a3b-fp8", "count:cuda-w8a8", "full", 0) < most);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_are_found_by_name),
-        cmocka_unit_test(routers_are_skewed_as_asked),
-        cmocka_unit_test(values_are_normal_and_repeat),
-        cmocka_unit_test(weights_are_filled_and_repeat),
+        cmocka_unit_test(shapes_are_found_by_name),          cmocka_unit_test(routers_are_skewed_as_asked),
+        cmocka_unit_test(values_are_normal_and_repeat),      cmocka_unit_test(weights_are_filled_and_repeat),
+        cmocka_unit_test(half_a_million_tokens_fit_one_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
