@@ -71,7 +71,8 @@ FL_DEVICE void fl_bulk_load(void *shared, const void *global, uint32_t bytes, ui
 }
 
 /* A box at element coordinates (x, y[, z[, u]]), x the contiguous one, into `shared` (128-byte aligned, 1,024 with
- * the 128-byte swizzle); its bytes count on `barrier`. Outside the tensor: zeros, counted too. */
+ * the 128-byte swizzle); its bytes count on `barrier`. Outside the tensor: zeros, counted too. x in bytes is a multiple
+ * of 16: "illegal instruction" else. */
 FL_DEVICE void fl_tma_load_2d(void *shared, const CUtensorMap *map, uint64_t *barrier, int32_t x, int32_t y) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "

@@ -39,22 +39,22 @@ enum {
 typedef struct plan {
     fl_tile_walk walk;
     fl_tile_out y;
-    const float *w_scale;
-    int64_t w_scale_group_stride, w_scale_stride;
+    const float *x_scale, *w_scale;
+    int64_t x_scale_stride, w_scale_group_stride, w_scale_stride;
     int32_t blocks;     /* of k */
     int32_t scale_rows; /* of a group's w_scale */
     int32_t to_second;  /* features from the first half of a tile's to the second */
 } plan;
 
-/* Scales of a stage: of the rows, and of the weights for four blocks of k of which the stage's is one. */
+/* Scales of a stage: of the rows, and of the weights for four blocks of k of which the stage's is one. The copy engine
+ * takes 16 bytes at a time, so the rows' begin up to three rows before the tile's first. */
 typedef struct stage_scales {
-    float x[4 * WAVE_ROWS];
+    float x[4 * WAVE_ROWS + 4];
     float w[2][4]; /* half of the features, block % 4 */
-    float gap[24];
 } stage_scales;
 
 typedef struct shared_state {
-    stage_scales scales[STAGES_MAX]; /* first: 128-byte aligned */
+    stage_scales scales[STAGES_MAX]; /* first: 16-byte aligned */
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     fl_tile_counts counts;
 } shared_state;
@@ -76,7 +76,7 @@ template <int BLOCKS> FL_DEVICE fl_tile find_tile(const plan *plan, const shared
 /* ---- copies ---- */
 
 typedef struct maps {
-    const CUtensorMap *x, *x_scale, *w;
+    const CUtensorMap *x, *w;
 } maps;
 
 /* The scales of the weights for the features from `feature` on and block b of k. */
@@ -90,21 +90,23 @@ FL_DEVICE const float *weight_scales(const plan *plan, int32_t group, int32_t fe
 template <int WAVES, int BLOCKS>
 FL_DEVICE void copy_tiles(const plan *plan, const maps *maps, shared_state *s, uint8_t *ring) {
     using shape = ring_shape<WAVES>;
-    constexpr uint32_t BYTES =
-        shape::STAGE_BYTES + shape::TILE_ROWS * sizeof(float) + 2 * sizeof(s->scales[0].w[0]);
     int32_t stage = 0;
     uint32_t parity = 1; /* of the empty barriers: a fresh one counts as having ended its phase 1 */
     int64_t tiles = fl_tile_total(&plan->walk, &s->counts);
     for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
         fl_tile at = find_tile<BLOCKS>(plan, s, t);
-        int32_t second = at.feature + plan->to_second;
+        int32_t second = at.feature + plan->to_second, scale_row = at.row & ~3;
+        const float *x_scale = plan->x_scale + scale_row;
+        uint32_t x_scale_bytes =
+            (uint32_t)min((int64_t)shape::TILE_ROWS + 4, plan->x_scale_stride - scale_row) * sizeof(float);
+        uint32_t bytes = shape::STAGE_BYTES + x_scale_bytes + 2 * sizeof(s->scales[0].w[0]);
         for (int32_t b = 0; b < plan->blocks; b++) {
             uint8_t *x = ring + stage * shape::STAGE_BYTES, *w = x + shape::ROWS_BYTES;
             stage_scales *scales = &s->scales[stage];
             uint64_t *full = &s->full[stage];
             int32_t k = b * STAGE_K;
             fl_barrier_wait(&s->empty[stage], parity);
-            fl_barrier_expect(full, BYTES);
+            fl_barrier_expect(full, bytes);
             if constexpr (BLOCKS == 1) {
                 fl_tma_load_3d(x, maps->x, full, k, at.row, 0);
             } else {
@@ -114,7 +116,7 @@ FL_DEVICE void copy_tiles(const plan *plan, const maps *maps, shared_state *s, u
             }
             fl_tma_load_3d(w, maps->w, full, k, at.feature, at.group);
             fl_tma_load_3d(w + HALF_BYTES, maps->w, full, k, second, at.group);
-            fl_tma_load_2d(scales->x, maps->x_scale, full, at.row, b);
+            fl_bulk_load(scales->x, x_scale + b * plan->x_scale_stride, x_scale_bytes, full);
             fl_bulk_load(scales->w[0], weight_scales(plan, at.group, at.feature, b), 16, full);
             /* A plain tile's two halves lie in one block of the scales. */
             fl_bulk_load(scales->w[1], weight_scales(plan, at.group, second, b), 16, full);
@@ -154,11 +156,11 @@ FL_DEVICE void issue_block(float (&d)[64], const uint8_t *x, const uint8_t *w) {
     fl_wgmma_commit();
 }
 
-/* One block of k of this warpgroup's rows, added to the sums. */
+/* One block of k of this warpgroup's rows, added to the sums. The tile's first row is `skew` rows behind its scales'. */
 template <int WAVES, int BLOCKS>
-FL_DEVICE void add_block(float (&sum)[WAVES][64], int32_t first_row, const uint8_t *x,
+FL_DEVICE void add_block(float (&sum)[WAVES][64], int32_t first_row, int32_t skew, const uint8_t *x,
                          const stage_scales *scales, int32_t b, uint64_t *empty) {
-    int32_t row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    int32_t row = skew + first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     const uint8_t *w = x + ring_shape<WAVES>::ROWS_BYTES;
     float gate = scales->w[0][b & 3], up = scales->w[1][b & 3];
 #pragma unroll
@@ -186,6 +188,7 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
     for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
         fl_tile at = find_tile<BLOCKS>(plan, s, t);
         bool idle = at.row + first_row >= at.row_end || at.feature >= plan->y.width;
+        int32_t skew = at.row & 3;
         float sum[WAVES][64];
 #pragma unroll
         for (int i = 0; i < WAVES * 64; i++) sum[i / 64][i % 64] = 0;
@@ -193,8 +196,8 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
             fl_barrier_wait(&s->full[stage], parity);
             if (idle) release<BLOCKS>(&s->empty[stage]);
             else
-                add_block<WAVES, BLOCKS>(sum, first_row, ring + stage * shape::STAGE_BYTES, &s->scales[stage],
-                                         b, &s->empty[stage]);
+                add_block<WAVES, BLOCKS>(sum, first_row, skew, ring + stage * shape::STAGE_BYTES,
+                                         &s->scales[stage], b, &s->empty[stage]);
             if (++stage == shape::STAGES) {
                 stage = 0;
                 parity ^= 1;
@@ -215,9 +218,8 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
 
 template <int WAVES, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, 1)
-    product_fp8_kernel(const __grid_constant__ CUtensorMap map_x,
-                       const __grid_constant__ CUtensorMap map_x_scale,
-                       const __grid_constant__ CUtensorMap map_w, const __grid_constant__ plan plan) {
+    product_fp8_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
+                       const __grid_constant__ plan plan) {
     extern __shared__ uint8_t memory[];
     uint8_t *ring = memory + (-fl_shared_address(memory) & (SWIZZLE_ALIGN - 1));
     shared_state *s = (shared_state *)(ring + RING_BYTES);
@@ -228,14 +230,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
         }
         fl_barrier_init_fence();
         fl_tma_prefetch(&map_x);
-        fl_tma_prefetch(&map_x_scale);
         fl_tma_prefetch(&map_w);
     }
     fl_tile_count(&plan.walk, &s->counts);
     if constexpr (BLOCKS > 1) fl_cluster_sync();
     if (threadIdx.x < 128) {
         fl_registers_release<REGISTERS_COPYING>();
-        const maps maps = {&map_x, &map_x_scale, &map_w};
+        const maps maps = {&map_x, &map_w};
         if (threadIdx.x == 0) copy_tiles<WAVES, BLOCKS>(&plan, &maps, s, ring);
     } else {
         fl_registers_claim<REGISTERS_MULTIPLYING>();
@@ -247,8 +248,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* ---- the host's side ---- */
 
 template <int WAVES, int BLOCKS>
-static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap *map_x_scale,
-                        CUtensorMap *map_w) {
+static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap *map_w) {
     constexpr int32_t TILE_ROWS = ring_shape<WAVES>::TILE_ROWS;
     fl_tma_shape x = {.base = p->x.codes,
                       .dtype = FL_DTYPE_F8_E4M3,
@@ -257,13 +257,6 @@ static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap
                       .stride = {1, p->k, p->k},
                       .box = {STAGE_K, TILE_ROWS / BLOCKS, 1},
                       .swizzle = true};
-    fl_tma_shape x_scale = {.base = p->x.scale,
-                            .dtype = FL_DTYPE_F32,
-                            .rank = 2,
-                            .size = {p->rows, p->k / FL_SCALE_BLOCK},
-                            .stride = {1, p->x.scale_stride},
-                            .box = {TILE_ROWS, 1},
-                            .swizzle = false};
     fl_tma_shape w = {.base = p->w,
                       .dtype = FL_DTYPE_F8_E4M3,
                       .rank = 3,
@@ -272,7 +265,6 @@ static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap
                       .box = {STAGE_K, HALF_FEATURES, 1},
                       .swizzle = true};
     FL_TRY(fl_tma_map(&x, map_x));
-    FL_TRY(fl_tma_map(&x_scale, map_x_scale));
     return fl_tma_map(&w, map_w);
 }
 
@@ -285,7 +277,9 @@ template <int WAVES, int BLOCKS> static plan make_plan(const fl_cuda *cuda, cons
     constexpr int32_t TILE_ROWS = ring_shape<WAVES>::TILE_ROWS;
     bool swiglu = p->out == FL_MATMUL_SWIGLU;
     int32_t width = swiglu ? p->n / 2 : p->n, features = BLOCKS * (swiglu ? HALF_FEATURES : TILE_FEATURES);
-    plan plan = {.w_scale = p->w_scale,
+    plan plan = {.x_scale = p->x.scale,
+                 .w_scale = p->w_scale,
+                 .x_scale_stride = p->x.scale_stride,
                  .w_scale_group_stride = p->w_scale_group_stride,
                  .w_scale_stride = fl_scale_stride(p->k),
                  .blocks = p->k / FL_SCALE_BLOCK,
@@ -310,9 +304,9 @@ template <int WAVES, int BLOCKS> static plan make_plan(const fl_cuda *cuda, cons
 
 template <int WAVES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
     const int32_t shared_bytes = SWIZZLE_ALIGN + RING_BYTES + (int32_t)sizeof(shared_state);
-    CUtensorMap map_x, map_x_scale, map_w;
+    CUtensorMap map_x, map_w;
     const plan made = make_plan<WAVES, BLOCKS>(cuda, p);
-    FL_TRY((make_maps<WAVES, BLOCKS>(p, &map_x, &map_x_scale, &map_w)));
+    FL_TRY((make_maps<WAVES, BLOCKS>(p, &map_x, &map_w)));
     FL_CUDA_TRY(cudaFuncSetAttribute(product_fp8_kernel<WAVES, BLOCKS>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     int64_t tiles = count_row_tiles(p, ring_shape<WAVES>::TILE_ROWS) * made.walk.tiles_n;
@@ -325,8 +319,7 @@ template <int WAVES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_fp
                                  .stream = cuda->stream,
                                  .attrs = &cluster,
                                  .numAttrs = 1};
-    FL_CUDA_TRY(
-        cudaLaunchKernelEx(&config, product_fp8_kernel<WAVES, BLOCKS>, map_x, map_x_scale, map_w, made));
+    FL_CUDA_TRY(cudaLaunchKernelEx(&config, product_fp8_kernel<WAVES, BLOCKS>, map_x, map_w, made));
     return FL_CUDA_LAUNCHED("matmul of fp8 on tensor cores");
 }
 
