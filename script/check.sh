@@ -22,7 +22,7 @@ files() {
 # Drops the files that script/check_exempt.txt (CHECK FILE REASON) frees from the check $1.
 not_exempt() { awk -v check="$1" 'NR == FNR { if ($1 == check) free[$2] = 1; next } !($0 in free)' \
     script/check_exempt.txt -; }
-sources() { files src include tools test example | grep '\.[ch]$'; }
+sources() { files src include tools test example | grep -E '\.(c|h|cu|cuh)$'; }
 
 check_layers() { sources | xargs awk -f script/check_layers.awk; }
 
@@ -42,7 +42,7 @@ check_text() {
         FNR == 1 { n_files++ }
         /[ \t]$/ { printf "%s:%d: blank at the end of the line\n", FILENAME, FNR; bad = 1 }
         /\t/ && FILENAME !~ /(^|\/)Makefile$|\.(tsv|gitmodules)$/ { printf "%s:%d: tab\n", FILENAME, FNR; bad = 1 }
-        length($0) > 120 && FILENAME ~ /\.(c|h|inc|sh|awk)$/ {
+        length($0) > 120 && FILENAME ~ /\.(c|h|cu|cuh|inc|sh|awk)$/ {
             printf "%s:%d: %d columns, at most 120\n", FILENAME, FNR, length($0)
             bad = 1
         }

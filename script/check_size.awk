@@ -27,7 +27,7 @@ FNR == 1 {
     n_files++
     in_function = 0
     signature = ""
-    limit = FILENAME ~ /_(avx512|avx2)\.c$/ ? 150 : 80
+    limit = FILENAME ~ /_(avx512|avx2)\.c$|\.cuh?$/ ? 150 : 80
 }
 
 { n_lines = FNR }

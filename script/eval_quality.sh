@@ -4,8 +4,8 @@
 # that a run that was stopped goes on, and a larger run uses a smaller one's.
 # usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]
 #   short: about 15 quiet minutes on 2 cores; long: some hours; tiny: one document each, to see that it runs.
-#   NAME is one of the runs below: spark4k, ruler4k, other4k, kv4k, spark32k, spark128k, rope128k, rope256k, rope512k; 0 leaves
-#   it out.
+#   NAME is one of the runs below: spark4k, ruler4k, other4k, kv4k, spark32k, spark128k, rope128k, rope256k, rope512k;
+#   0 leaves it out.
 set -eu
 build=${1:?usage: eval_quality.sh BUILD [short|long|tiny] [NAME=DOCUMENTS...]}
 shift

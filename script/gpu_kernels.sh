@@ -18,7 +18,8 @@ part() {
     shift 2
     echo "$part_name: $*" >>"$work/commands"
     begin_s=$(date +%s)
-    timeout "$limit_s" "$@" >"$work/$part_name" 2>"$work/$part_name.err" || echo "exit status $?" >>"$work/$part_name.err"
+    timeout "$limit_s" "$@" >"$work/$part_name" 2>"$work/$part_name.err" ||
+        echo "exit status $?" >>"$work/$part_name.err"
     [ -s "$work/$part_name.err" ] || rm -f "$work/$part_name.err"
     echo "$part_name: $(($(date +%s) - begin_s)) s"
 }
@@ -30,6 +31,7 @@ for backend in $("$build/firstlight" version --json | grep -o '"cuda-[a-z0-9-]*"
 done
 part peers.jsonl 150 python3 "$root/bench/peers_gpu.py"
 nvidia-smi -L >"$work/device" 2>/dev/null || echo "no GPU was found" >"$work/device"
-nvidia-smi --query-gpu=driver_version,clocks.sm,clocks.max.sm,power.limit --format=csv >"$work/driver" 2>/dev/null || : >"$work/driver"
+nvidia-smi --query-gpu=driver_version,clocks.sm,clocks.max.sm,power.limit --format=csv >"$work/driver" 2>/dev/null ||
+    : >"$work/driver"
 git -C "$root" rev-parse --short HEAD >"$work/commit" 2>/dev/null || echo "not in a checkout" >"$work/commit"
 python3 "$root/script/gpu_kernels_table.py" "$work" "$out"

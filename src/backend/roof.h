@@ -10,9 +10,9 @@ typedef struct fl_roof {
     const char *format; /* of the multiply-adds: "bf16" on a GPU and with AVX-512 BF16, else "f32"; static */
 } fl_roof;
 
-/* Takes about a second: the best of several short bursts on all threads of the pool, on which nothing else may run, by
- * the threads' own processor time, so that other programs on a shared machine do not lower the roof. On a GPU: cuBLASLt's
- * product of 8,192 x 8,192 random bf16 matrices, and a copy, bytes read and written.
+/* Takes about a second: the best of several short bursts on all threads of the pool, on which nothing else may
+ * run, by the threads' own processor time, so that other programs on a shared machine do not lower the roof. On a
+ * GPU: cuBLASLt's product of 8,192 x 8,192 random bf16 matrices, and a copy, bytes read and written.
  * FL_ERR_DEVICE: this CPU has neither AVX-512 with BF16 nor AVX2 with FMA. */
 fl_err fl_roof_measure(fl_backend *be, fl_roof *out);
 

@@ -106,7 +106,8 @@ static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
     return FL_ERR_OK;
 }
 
-/* `runs` first tokens. On a device ops are not timed meanwhile, since each would be waited for: one more run does it. */
+/* `runs` first tokens. On a device ops are not timed meanwhile, since each would be waited for: one more run does
+ * it. */
 static fl_err run_timed(fl_bench *b, int64_t n_tokens, double *times_s, double *timed_s) {
     int32_t runs = (int32_t)b->options->runs;
     fl_backend *be = b->engine->be;

@@ -96,7 +96,8 @@ fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *aren
     fl_err err = fl_stage_open(weights->be, step, &weights->config, arena, &stage);
     if (err == FL_ERR_OK) err = run_all(weights, &stage.step, arena);
     if (err == FL_ERR_OK) err = fl_stage_close(weights->be, step, &weights->config, &stage);
-    else if (weights->be->wait) (void)weights->be->wait(weights->be); /* nothing may still read the caller's arrays */
+    else if (weights->be->wait)
+        (void)weights->be->wait(weights->be); /* nothing may still read the caller's arrays */
     fl_arena_reset(arena, mark);
     return err;
 }

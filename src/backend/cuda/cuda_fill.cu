@@ -1,6 +1,6 @@
-/* Seeded random tensors on the device. Grid: a few blocks for each multiprocessor, strided over the values. Bound by the
- * integer products of the generator: some hundred billion values a second, so that the weights of a model take less time
- * than reserving their memory. */
+/* Seeded random tensors on the device. Grid: a few blocks for each multiprocessor, strided over the values. Bound
+ * by the integer products of the generator: some hundred billion values a second, so that the weights of a model
+ * take less time than reserving their memory. */
 #include <cuda_fp8.h>
 
 #include "backend/cuda/cuda_backend.h"

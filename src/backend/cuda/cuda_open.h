@@ -8,7 +8,7 @@
 typedef struct fl_cuda_options {
     const char *name; /* of the backend; static */
     int32_t device;
-    int32_t n_threads; /* of the host's pool */
+    int32_t n_threads;  /* of the host's pool */
     bool w8a8;          /* keeps e4m3 weights as they are */
     bool deterministic; /* no library products */
 } fl_cuda_options;

@@ -1,6 +1,6 @@
-/* block_mean, CUDA. Grid: (blocks of keys, groups of COLUMNS columns). Latent runs come first, those of k_pe behind them.
- * Block: threads share out (page, run of 8 columns); each adds its 64 slots in order, then the pages' sums meet in
- * shared memory and are added page by page. Bound by memory traffic. */
+/* block_mean, CUDA. Grid: (blocks of keys, groups of COLUMNS columns). Latent runs come first, those of k_pe
+ * behind them. Block: threads share out (page, run of 8 columns); each adds its 64 slots in order, then the pages'
+ * sums meet in shared memory and are added page by page. Bound by memory traffic. */
 #include "op/cuda/kv_format.cuh"
 
 enum { RUNS = 32, THREADS_MAX = 256, PAGES_MAX = (int)FL_BLOCK_TOKENS_MAX / (int)FL_KV_PAGE_TOKENS };

@@ -1,9 +1,10 @@
-/* block_score, CUDA. One block of threads for each tile and head. Warpgroups take 64 key blocks at a time each, in turns,
- * with two buffers of means of their own and no barrier among them, so that one's exponentials run beside another's
- * products: D[64 key blocks][128 rows] = means q^T by wgmma from shared memory, where TMA put them. Key blocks are the
- * rows of the product, so that the sum over a tile's rows runs along a thread's own accumulators and across four lanes.
- * Grid: tiles (long ones first) x heads. Shared: (128 rows + 3 x 2 x 64 means) of 128 bytes for each 64 dimensions. Bound
- * by the tensor cores. Head shapes that this does not fit take a plain kernel, a thread a row. */
+/* block_score, CUDA. One block of threads for each tile and head. Warpgroups take 64 key blocks at a time each, in
+ * turns, with two buffers of means of their own and no barrier among them, so that one's exponentials run beside
+ * another's products: D[64 key blocks][128 rows] = means q^T by wgmma from shared memory, where TMA put them. Key
+ * blocks are the rows of the product, so that the sum over a tile's rows runs along a thread's own accumulators
+ * and across four lanes. Grid: tiles (long ones first) x heads. Shared: (128 rows + 3 x 2 x 64 means) of 128 bytes
+ * for each 64 dimensions. Bound by the tensor cores. Head shapes that this does not fit take a plain kernel, a
+ * thread a row. */
 #include <math.h>
 
 #include "backend/cuda/cuda_backend.h"

@@ -1,7 +1,7 @@
-/* rope, CUDA. Rows as in rows.cuh, units of 4 elements: a 16-byte load of x, one of the row's table where the unit turns,
- * an 8-byte store. Bound by memory traffic; the table of a row is read once a head, from the caches. Where dimensions
- * or strides forbid that, units are single elements that look at their pair; the arithmetic is the same, so the bits
- * are. */
+/* rope, CUDA. Rows as in rows.cuh, units of 4 elements: a 16-byte load of x, one of the row's table where the unit
+ * turns, an 8-byte store. Bound by memory traffic; the table of a row is read once a head, from the caches. Where
+ * dimensions or strides forbid that, units are single elements that look at their pair; the arithmetic is the
+ * same, so the bits are. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 

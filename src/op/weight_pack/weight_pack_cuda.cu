@@ -1,6 +1,6 @@
-/* weight_pack, CUDA: the source is host memory, mapped from a file, the weight is the device's. Rows of the packed matrix
- * are made on the host by the backend's threads, some STAGE_BYTES at a time, and uploaded. It runs at load, reads disks
- * and takes its stage from malloc: the one op that does. */
+/* weight_pack, CUDA: the source is host memory, mapped from a file, the weight is the device's. Rows of the packed
+ * matrix are made on the host by the backend's threads, some STAGE_BYTES at a time, and uploaded. It runs at load,
+ * reads disks and takes its stage from malloc: the one op that does. */
 #include <stdlib.h>
 
 #include "backend/cuda/cuda_backend.h"
