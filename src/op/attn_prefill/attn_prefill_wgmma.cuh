@@ -5,7 +5,8 @@
  * (attn_prefill_tiles.h) and has the copy engine bring tiles of 128 keys into the stages of K and of V, those of the next
  * task while this one's results are written. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at 192/128.
  * Bound by the tensor cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK of j + 1 and
- * PV of j are issued together, and the softmax of j + 1 runs once the first of the two is done.
+ * PV of j are issued together, and the softmax of j + 1 runs once the first of the two is done. With 64 columns of V that
+ * is too short: exponentials hide behind the other group's products, and the two groups take turns at issuing them.
  *
  * Keys come as two boxes of 64 at any place, so that two blocks of a list make one full tile. K's nope part and V lie in
  * kv, rope parts of K in k_pe; a box is 64 columns wide, beyond a tensor's edge it is zeros, which nothing reads.
@@ -50,6 +51,9 @@ template <int NOPE, int ROPE, int V> struct prefill_shared {
     static constexpr int K_CHUNKS = (NOPE + ROPE + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS,
                          V_CHUNKS = V / CHUNK_COLUMNS,
                          STAGES = K_CHUNKS + V_CHUNKS <= 3 ? 3 : 2; /* all that fits */
+    /* Narrow values: a tile's exponentials take as long as its products, so that the groups must not do the same at
+     * the same time; and P V is done before the maxima are. */
+    static constexpr bool TURNS = V_CHUNKS == 1;
     uint8_t q[K_CHUNKS][CHUNK_BYTES]; /* first, as all three: 1,024-byte aligned */
     uint8_t k[STAGES][K_CHUNKS][CHUNK_BYTES];
     uint8_t v[STAGES][V_CHUNKS][CHUNK_BYTES];
@@ -69,6 +73,11 @@ template <int STAGES> struct ring_place {
         parity ^= 1;
     }
 };
+
+/* What all lanes hold alike, told to the compiler: descriptors lie in uniform registers. */
+FL_DEVICE int32_t uniform(int32_t x) {
+    return __shfl_sync(~0u, x, 0);
+}
 
 typedef struct prefill_task {
     int32_t tile, head;
@@ -217,9 +226,10 @@ FL_DEVICE void produce(SHARED *s, const prefill_maps *maps, const fl_prefill_cal
 
 /* Each thread holds parts of two rows: i = 0, 1 below; columns 8 j + 2 (lane % 4) + c in s[4 j + 2 i + c]. */
 typedef struct running {
-    float m[2]; /* where the exponents of the row stand; -INFINITY: it saw nothing yet */
-    float l[2]; /* this thread's part of the row's sum */
-    float bias; /* of the head: in every score of this call */
+    float m[2];               /* where the exponents of the row stand; -INFINITY: it saw nothing yet */
+    float l[2];               /* this thread's part of the row's sum */
+    float bias;               /* of the head: in every score of this call */
+    float shift[2], scale[2]; /* of the tile in hand: off each score; what the sums so far shrink by */
 } running;
 
 template <int K_DIM> FL_DEVICE void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
@@ -270,11 +280,11 @@ FL_DEVICE void hide_by_bits(float (&s)[64], const uint32_t *bits) {
     }
 }
 
-/* Scores to P in place; what the sums so far shrink by. */
-FL_DEVICE void soften(float (&s)[64], running *run, float (&scale)[2]) {
+/* Where the exponents of both rows stand from this tile on; what the sums so far shrink by. */
+FL_DEVICE void move_origins(const float (&s)[64], running *run) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float top[2] = {s[2 * i], s[2 * i + 1]}, sum[2] = {0, 0};
+        float top[2] = {s[2 * i], s[2 * i + 1]};
 #pragma unroll
         for (int j = 1; j < 16; j++)
 #pragma unroll
@@ -283,26 +293,35 @@ FL_DEVICE void soften(float (&s)[64], running *run, float (&scale)[2]) {
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2)) + run->bias;
         float m = largest > run->m[i] + PREFILL_SLACK ? largest : run->m[i];
-        float origin = m == -CUDART_INF_F ? 0 : m, shift = origin - run->bias; /* no infinity from infinity */
-        scale[i] = fl_exp2(run->m[i] - origin);
+        float origin = m == -CUDART_INF_F ? 0 : m; /* no infinity from infinity */
+        run->shift[i] = origin - run->bias;
+        run->scale[i] = fl_exp2(run->m[i] - origin);
         run->m[i] = m;
+    }
+}
+
+/* Scores to P in place. */
+FL_DEVICE void soften(float (&s)[64], running *run) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float sum[2] = {0, 0};
 #pragma unroll
         for (int j = 0; j < 16; j++)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                float p = fl_exp2(s[4 * j + 2 * i + c] - shift);
+                float p = fl_exp2(s[4 * j + 2 * i + c] - run->shift[i]);
                 s[4 * j + 2 * i + c] = p;
                 sum[c] += p;
             }
-        run->l[i] = run->l[i] * scale[i] + (sum[0] + sum[1]);
+        run->l[i] = run->l[i] * run->scale[i] + (sum[0] + sum[1]);
     }
 }
 
 /* The sums of both rows shrink; most tiles change no row's origin. */
-template <int N> FL_DEVICE void shrink(float (&o)[N], const float (&scale)[2]) {
-    if (!__any_sync(~0u, scale[0] != 1.0f || scale[1] != 1.0f)) return;
+template <int N> FL_DEVICE void shrink(float (&o)[N], const running *run) {
+    if (!__any_sync(~0u, run->scale[0] != 1.0f || run->scale[1] != 1.0f)) return;
 #pragma unroll
-    for (int j = 0; j < N; j++) o[j] *= scale[j / 2 % 2];
+    for (int j = 0; j < N; j++) o[j] *= run->scale[j / 2 % 2];
 }
 
 /* P as the A operand of eight products over 16 keys each. */
@@ -409,16 +428,24 @@ FL_DEVICE void release(uint64_t *barrier) {
     if (threadIdx.x % 32 == 0) fl_barrier_arrive(barrier);
 }
 
-/* Masks and frees the scores' tile, takes the exponentials. */
+/* Masks and frees the scores' tile, moves the origins. */
 template <class SHARED>
-FL_DEVICE void weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run,
-                     float (&scale)[2]) {
+FL_DEVICE void weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run) {
     const prefill_step *step = &shared->step[stage];
     int32_t flags = step->flags;
     if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
     if (flags & STEP_BITS) hide_by_bits(s, step->bits);
     release(&shared->k_empty[stage]);
-    soften(s, run, scale);
+    move_origins(s, run);
+}
+
+/* The other group's products are issued. Of the first group's turns the first is given at the start. */
+FL_DEVICE void take_turn(int32_t group) {
+    fl_named_barrier_wait(1 + group, 2 * GROUP_THREADS);
+}
+
+FL_DEVICE void pass_turn(int32_t group) {
+    fl_named_barrier_arrive(2 - group, 2 * GROUP_THREADS);
 }
 
 template <int N>
@@ -431,20 +458,21 @@ FL_DEVICE void finish_task(const fl_prefill_call *c, prefill_task task, int32_t 
 /* The next tile of keys is there; false: the task's end is. */
 template <class SHARED> FL_DEVICE bool wait_for_keys(SHARED *s, const ring_place<SHARED::STAGES> *k) {
     fl_barrier_wait(&s->k_full[k->stage], k->parity);
-    return !(s->step[k->stage].flags & STEP_END);
+    return __any_sync(~0u, !(s->step[k->stage].flags & STEP_END));
 }
 
 template <int NOPE, int ROPE, int V, class SHARED>
 FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_task task,
                             ring_places<SHARED::STAGES> *at) {
     constexpr int N = V / 2;
-    int32_t group = threadIdx.x / GROUP_THREADS - 1,
+    constexpr bool TURNS = SHARED::TURNS;
+    int32_t group = __shfl_sync(~0u, (int32_t)threadIdx.x / GROUP_THREADS, 0) - 1,
             warp_row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
     int32_t thread_row = warp_row + threadIdx.x % 32 / 4, half_tile = 2 * task.tile + group;
     bool has_rows = (int64_t)half_tile * 64 < c->keys.rows;
     const int4 *row_ranges = shared->row_ranges + thread_row;
     float4 *state = state_of<N>(c, half_tile, task.head);
-    float o[N], s[64], scale[2];
+    float o[N], s[64];
     uint32_t p[8][4];
     running run;
     run.bias = c->key_bias ? c->key_bias[task.head] : 0;
@@ -459,32 +487,40 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     }
     uint64_t q = fl_wgmma_k_major(shared->q[0] + group * HALF_CHUNK_BYTES);
     fl_barrier_wait(&shared->q_full, at->q_parity);
-    issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[at->k.stage][0]));
+    issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[uniform(at->k.stage)][0]));
     note_row_ranges(shared, &c->keys, task.tile, warp_row); /* these two beside the product */
     if (!c->first && has_rows) read_sums(state, o, &run);
     fl_wgmma_wait<0>();
     fl_wgmma_pin(s);
-    weigh(shared, at->k.stage, s, row_ranges, &run, scale);
+    weigh(shared, at->k.stage, s, row_ranges, &run);
     at->k.advance();
-    shrink(o, scale);
+    soften(s, &run);
+    shrink(o, &run);
     pack_weights(p, s);
     bool more = wait_for_keys(shared, &at->k);
     while (more) {
-        issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[at->k.stage][0]));
-        fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
-        issue_values(o, p, fl_wgmma_mn_major(shared->v[at->v.stage][0], CHUNK_BYTES));
+        uint64_t k = fl_wgmma_k_major(shared->k[uniform(at->k.stage)][0]),
+                 v = fl_wgmma_mn_major(shared->v[uniform(at->v.stage)][0], CHUNK_BYTES);
+        if (TURNS) fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
+        if (TURNS) take_turn(group);
+        issue_scores<NOPE + ROPE>(s, q, k);
+        if (!TURNS) fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
+        issue_values(o, p, v);
+        if (TURNS) pass_turn(group);
         fl_wgmma_wait<1>();
         fl_wgmma_pin(s);
-        weigh(shared, at->k.stage, s, row_ranges, &run, scale);
+        weigh(shared, at->k.stage, s, row_ranges, &run);
         at->k.advance();
-        fl_wgmma_pin(s);
+        if (!TURNS) soften(s, &run);
+        if (!TURNS) fl_wgmma_pin(s);
         more = wait_for_keys(shared, &at->k); /* here, for the compiler takes no exponential past a loop */
         fl_wgmma_wait<0>();
         fl_wgmma_pin(o);
         fl_wgmma_pin(s); /* P is packed after the product that reads the last one */
         release(&shared->v_empty[at->v.stage]);
         at->v.advance();
-        shrink(o, scale);
+        shrink(o, &run);
+        if (TURNS) soften(s, &run);
         pack_weights(p, s);
     }
     release(&shared->k_empty[at->k.stage]);
@@ -492,7 +528,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     release(&shared->q_empty);
     at->q_parity ^= 1;
     fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
-    issue_values(o, p, fl_wgmma_mn_major(shared->v[at->v.stage][0], CHUNK_BYTES));
+    issue_values(o, p, fl_wgmma_mn_major(shared->v[uniform(at->v.stage)][0], CHUNK_BYTES));
     fl_wgmma_wait<0>();
     fl_wgmma_pin(o);
     release(&shared->v_empty[at->v.stage]);
@@ -503,8 +539,11 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
 template <int NOPE, int ROPE, int V, class SHARED>
 FL_DEVICE void consume(SHARED *shared, const fl_prefill_call *c) {
     ring_places<SHARED::STAGES> at;
+    int32_t group = threadIdx.x / GROUP_THREADS - 1;
+    if (SHARED::TURNS && group == 1) pass_turn(group);
     for (uint32_t task = blockIdx.x; task < c->n_tasks; task += gridDim.x)
         consume_task<NOPE, ROPE, V>(shared, c, task_of(c, task), &at);
+    if (SHARED::TURNS && group == 0) take_turn(group); /* as many taken as given */
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------ */

@@ -49,6 +49,17 @@ FL_DEVICE void fl_barrier_wait(uint64_t *barrier, uint32_t parity) {
                  : "memory");
 }
 
+/* ---- named barriers: of some warps of a block ------------------------------------------------------------------ */
+
+/* Waits until `threads` threads, in whole warps, have come by this or by arriving; 0 is __syncthreads'. */
+FL_DEVICE void fl_named_barrier_wait(int32_t barrier, int32_t threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+FL_DEVICE void fl_named_barrier_arrive(int32_t barrier, int32_t threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /* ---- bulk tensor copies ---------------------------------------------------------------------------------------- */
 
 /* Shared memory written by ordinary stores becomes visible to wgmma and to the copy engine. By each writing thread,
