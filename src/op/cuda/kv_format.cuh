@@ -243,94 +243,169 @@ FL_DEVICE void fl_kv_k_pe_load8(const fl_kv_cuda &kv, const uint8_t *piece, int3
         out[i] = dim + i < kv.rope_dim ? fl_kv_f32_of_bf16(k_pe[i]) : 0.0f;
 }
 
-/* ---- writing by one warp -------------------------------------------------------------------------------------- */
+/* ---- writing by one warp, 32 runs at a time ------------------------------------------------------------------- */
 
-/* Latent dimensions that a warp encodes at a time. */
-static __host__ __device__ inline int32_t fl_kv_part_dims(fl_kv_format format) {
-    return format == FL_KV_FP8 ? FL_KV_FP8_GROUP : format == FL_KV_INT4 ? 64 : 256;
+enum { FL_KV_WARP_DIMS = 32 * FL_KV_RUN }; /* whole groups of every format */
+
+/* Dimensions dim .. dim + 7 of a row of n in bf16, zeros behind; `wide`: n whole runs at 16-byte addresses. */
+FL_DEVICE uint4 fl_kv_row_fetch8(const uint16_t *row, int32_t dim, int32_t n, bool wide) {
+    if (wide) return dim < n ? *(const uint4 *)(row + dim) : make_uint4(0, 0, 0, 0);
+    uint32_t words[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int32_t i = 0; i < FL_KV_RUN; i++)
+        if (dim + i < n) words[i / 2] |= (uint32_t)row[dim + i] << i % 2 * 16;
+    return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* Group first / 128 of an fp8 token from its row in bf16; `wide`: the row can be read 8 bytes at a time. */
-FL_DEVICE void fl_kv_store_fp8(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t first,
-                               const uint16_t *row, bool wide) {
-    int32_t lane = threadIdx.x % 32, dim = first + 4 * lane;
-    float x[4] = {0, 0, 0, 0}, top = 0;
-    wide = wide && kv.wide_latent; /* whole fours, then */
-    if (wide && dim < kv.latent_dim) {
-        uint2 pairs = *(const uint2 *)(row + dim);
-        x[0] = fl_low_of_bf16x2(pairs.x);
-        x[1] = fl_high_of_bf16x2(pairs.x);
-        x[2] = fl_low_of_bf16x2(pairs.y);
-        x[3] = fl_high_of_bf16x2(pairs.y);
-    } else if (!wide) {
+/* Of two pairs of bf16: the larger ones, numbers preferred to NaN; the smaller ones, NaN preferred. -0 is below 0. */
+FL_DEVICE uint32_t fl_kv_max_bf16x2(uint32_t a, uint32_t b) {
+    uint32_t larger;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+}
+
+FL_DEVICE uint32_t fl_kv_min_nan_bf16x2(uint32_t a, uint32_t b) {
+    uint32_t smaller;
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+    return smaller;
+}
+
+/* One correction of a quotient that is off by up to 1.5 units in its last place; `reciprocal` is 1 / by, to nearest. */
+FL_DEVICE float fl_kv_correct(float quotient, float x, float by, float reciprocal) {
+    return __fmaf_rn(__fmaf_rn(-quotient, by, x), reciprocal, quotient);
+}
+
+/* Codes of a run. x / scale must be IEEE's where it matters to a code (a quotient below 2^-12 may be off: its code is
+ * 0). One correction brings it within one unit, and by Markstein's theorem the next one is right. Below 2^-90 remainders
+ * could be subnormal, and infinity has no reciprocal: plain division. */
+FL_DEVICE uint2 fl_kv_fp8_codes(const uint32_t words[4], float scale) {
+    uint32_t codes[4];
+    if (scale >= 0x1p-90f && scale < INFINITY) {
+        float reciprocal = __frcp_rn(scale);
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++) {
+            float x[2] = {fl_low_of_bf16x2(words[i]), fl_high_of_bf16x2(words[i])}, quotient[2];
+#pragma unroll
+            for (int32_t h = 0; h < 2; h++) {
+                float near = fl_kv_correct(__fmul_rn(x[h], reciprocal), x[h], scale, reciprocal);
+                quotient[h] = copysignf(fl_kv_correct(near, x[h], scale, reciprocal), x[h]); /* of 0, too */
+            }
+            codes[i] = fl_kv_e4m3x2_of_f32(quotient[0], quotient[1]);
+        }
+    } else {
 #pragma unroll
         for (int32_t i = 0; i < 4; i++)
-            if (dim + i < kv.latent_dim) x[i] = fl_kv_f32_of_bf16(row[dim + i]);
+            codes[i] = fl_kv_e4m3x2_of_f32(__fdiv_rn(fl_low_of_bf16x2(words[i]), scale),
+                                           __fdiv_rn(fl_high_of_bf16x2(words[i]), scale));
     }
+    return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
+}
+
+/* This lane's run of an fp8 token; 16 lanes side by side share a group. All lanes of the warp take part. */
+FL_DEVICE void fl_kv_store_fp8(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t dim, uint4 run) {
+    const uint32_t words[4] = {run.x, run.y, run.z, run.w}, magnitude = 0x7fff7fffu;
+    uint32_t top2 = words[0] & magnitude;
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) top = fmaxf(top, fabsf(x[i])); /* fmaxf prefers numbers to NaN */
-    float scale = fmaxf(__fdiv_rn(fl_warp_max(top), 448.0f), FL_KV_FP8_SCALE_MIN);
-    uint32_t codes = fl_kv_e4m3x2_of_f32(__fdiv_rn(x[0], scale), __fdiv_rn(x[1], scale)) |
-                     fl_kv_e4m3x2_of_f32(__fdiv_rn(x[2], scale), __fdiv_rn(x[3], scale)) << 16;
+    for (int32_t i = 1; i < 4; i++) top2 = fl_kv_max_bf16x2(top2, words[i] & magnitude);
+#pragma unroll
+    for (int32_t step = 8; step > 0; step /= 2)
+        top2 = fl_kv_max_bf16x2(top2, __shfl_xor_sync(~0u, top2, step));
+    float top = fmaxf(fl_low_of_bf16x2(top2), fl_high_of_bf16x2(top2)); /* a number if there is one */
+    float scale = fmaxf(__fdiv_rn(top, 448.0f), FL_KV_FP8_SCALE_MIN);
+    if (dim >= kv.latent_dim) return;
+    uint2 codes = fl_kv_fp8_codes(words, scale);
     uint8_t *to = piece + slot * kv.latent_dim + dim;
-    if (wide && dim < kv.latent_dim) {
-        *(uint32_t *)to = codes;
-    } else if (!wide) {
+    if (kv.wide_latent) {
+        *(uint2 *)to = codes;
+    } else {
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++)
-            if (dim + i < kv.latent_dim) to[i] = (uint8_t)(codes >> 8 * i);
+        for (int32_t i = 0; i < FL_KV_RUN; i++)
+            if (dim + i < kv.latent_dim) to[i] = (uint8_t)((i < 4 ? codes.x : codes.y) >> i % 4 * 8);
     }
-    if (lane == 0) ((float *)(piece + kv.scales_bytes))[slot * kv.groups + first / FL_KV_FP8_GROUP] = scale;
+    if (dim % FL_KV_FP8_GROUP == 0)
+        ((float *)(piece + kv.scales_bytes))[slot * kv.groups + dim / FL_KV_FP8_GROUP] = scale;
 }
 
-/* Which outlier a dimension is, -1 if none. */
-FL_DEVICE int32_t fl_kv_outlier_of(const fl_kv_cuda &kv, int32_t dim) {
-    int32_t found = -1;
-    for (int32_t k = 0; k < kv.n_outliers; k++) found = kv.outliers[k] == dim ? k : found;
+/* Stores the outliers of a run; bit i: dimension i of the run is one. */
+FL_DEVICE uint32_t fl_kv_store_outliers8(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t dim,
+                                         const uint32_t words[4]) {
+    if ((kv.outlier_runs[dim / FL_KV_WARP_DIMS] >> dim / FL_KV_RUN % 32 & 1u) == 0) return 0;
+    uint16_t *kept = (uint16_t *)(piece + kv.outliers_bytes) + slot * kv.n_outliers;
+    uint32_t found = 0;
+    for (int32_t k = 0; k < kv.n_outliers; k++) {
+        int32_t at = kv.outliers[k] - dim;
+        if (at < 0 || at >= FL_KV_RUN) continue;
+#pragma unroll
+        for (int32_t i = 0; i < FL_KV_RUN; i++)
+            if (at == i)
+                kept[k] = fl_kv_bf16_of_f32(i % 2 ? fl_high_of_bf16x2(words[i / 2])
+                                                  : fl_low_of_bf16x2(words[i / 2]));
+        found |= 1u << at;
+    }
     return found;
 }
 
-/* 64 dimensions of an int4 token: one group, or two of which 16 lanes have one each; two dimensions a lane. */
-FL_DEVICE void fl_kv_store_int4(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t first,
-                                const uint16_t *row) {
-    int32_t lane = threadIdx.x % 32, dim = first + 2 * lane;
-    bool inside = dim < kv.latent_dim, fits = true;
-    float x[2], low = INFINITY, high = -INFINITY;
-    int32_t outlier[2];
+/* {minimum, negated maximum} of a run in bf16, NaN if it holds one; `skipped` dimensions have no part. */
+FL_DEVICE uint32_t fl_kv_extent8(const uint32_t words[4], uint32_t skipped) {
+    uint32_t low[4], high[4];
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        x[i] = inside ? fl_kv_f32_of_bf16(row[dim + i]) : 0.0f;
-        outlier[i] = inside ? fl_kv_outlier_of(kv, dim + i) : -1;
-        if (!inside || outlier[i] >= 0) continue;
-        low = fminf(low, x[i]);
-        high = fmaxf(high, x[i]);
-        fits = fits && fabsf(x[i]) <= 65504.0f; /* not for NaN either */
+    for (int32_t i = 0; i < 4; i++) {
+        low[i] = words[i];
+        high[i] = words[i] ^ 0x80008000u;
     }
-    for (int32_t step = kv.group / 4; step > 0; step /= 2) {
-        low = fminf(low, __shfl_xor_sync(~0u, low, step));
-        high = fmaxf(high, __shfl_xor_sync(~0u, high, step));
-        fits = __shfl_xor_sync(~0u, (int32_t)fits, step) && fits;
+    if (skipped != 0) { /* those become infinity */
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++) {
+            uint32_t pair = skipped >> 2 * i & 3u;
+            uint32_t keep = (pair & 1u ? 0 : 0xffffu) | (pair & 2u ? 0 : 0xffff0000u);
+            low[i] = (low[i] & keep) | (0x7f807f80u & ~keep);
+            high[i] = (high[i] & keep) | (0x7f807f80u & ~keep);
+        }
     }
+#pragma unroll
+    for (int32_t i = 1; i < 4; i++) {
+        low[0] = fl_kv_min_nan_bf16x2(low[0], low[i]);
+        high[0] = fl_kv_min_nan_bf16x2(high[0], high[i]);
+    }
+    return fl_kv_min_nan_bf16x2((low[0] & 0xffffu) | high[0] << 16, low[0] >> 16 | (high[0] & 0xffff0000u));
+}
+
+/* The code of x where a group begins at `minimum`. `step` is an f16: quotients keep so far from the middle between two
+ * floats that one correction rounds them to nearest. Adding 1.5 * 2^23 then rounds to a whole number, ties to even. */
+FL_DEVICE uint32_t fl_kv_int4_code(float x, float minimum, float step, float reciprocal) {
+    float above = __fsub_rn(x, minimum);
+    float quotient = fl_kv_correct(__fmul_rn(above, reciprocal), above, step, reciprocal);
+    return __float_as_uint(__fadd_rn(fminf(quotient, FL_KV_INT4_CODE_MAX), 12582912.0f)) & 0xfu;
+}
+
+/* This lane's run of an int4 token; 4 or 8 lanes side by side share a group. All lanes of the warp take part. */
+FL_DEVICE void fl_kv_store_int4(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t dim, uint4 run) {
+    const uint32_t words[4] = {run.x, run.y, run.z, run.w};
+    bool inside = dim < kv.latent_dim;
+    uint32_t outliers = inside ? fl_kv_store_outliers8(kv, piece, slot, dim, words) : 0;
+    uint32_t extent = fl_kv_extent8(words, outliers), codes = 0;
+    for (int32_t step = kv.group / (2 * FL_KV_RUN); step > 0; step /= 2)
+        extent = fl_kv_min_nan_bf16x2(extent, __shfl_xor_sync(~0u, extent, step));
+    if (!inside) return;
+    float low = fl_low_of_bf16x2(extent), high = -fl_high_of_bf16x2(extent);
+    bool fits = low >= -65504.0f && high <= 65504.0f; /* not for NaN either */
     uint16_t minimum = __half_as_ushort(__float2half_rd(low));
     float low_stored = __half2float(__ushort_as_half(minimum));
     uint16_t scale = __half_as_ushort(__float2half_ru(__fdiv_rn(__fsub_rn(high, low_stored), 15.0f)));
     if (!fits) minimum = scale = 0x7e00; /* NaN */
     float step = __half2float(__ushort_as_half(scale));
-    uint32_t byte = 0;
+    if (step > 0) { /* not where all are the minimum, nor for NaN */
+        float reciprocal = __frcp_rn(step);
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        if (!(step > 0) || outlier[i] >= 0) continue; /* nor where all are the minimum, nor for NaN */
-        float nearest = fminf(rintf(__fdiv_rn(__fsub_rn(x[i], low_stored), step)), FL_KV_INT4_CODE_MAX);
-        byte |= (uint32_t)(int32_t)nearest << 4 * i;
+        for (int32_t i = FL_KV_RUN - 1; i >= 0; i--) {
+            float x = i % 2 ? fl_high_of_bf16x2(words[i / 2]) : fl_low_of_bf16x2(words[i / 2]);
+            codes = codes << 4 | fl_kv_int4_code(x, low_stored, step, reciprocal);
+        }
     }
-    if (!inside) return;
-    piece[(slot * kv.latent_dim + dim) / 2] = (uint8_t)byte;
-    uint16_t *kept = (uint16_t *)(piece + kv.outliers_bytes) + slot * kv.n_outliers;
-#pragma unroll
-    for (int32_t i = 0; i < 2; i++)
-        if (outlier[i] >= 0) kept[outlier[i]] = fl_kv_bf16_of_f32(x[i]);
+    for (; outliers != 0; outliers &= outliers - 1) codes &= ~(0xfu << 4 * (__ffs((int32_t)outliers) - 1));
+    *(uint32_t *)(piece + (slot * kv.latent_dim + dim) / 2) = codes;
     if (dim % kv.group == 0)
-        ((uint32_t *)(piece + kv.scales_bytes))[slot * kv.groups + dim / kv.group] =
+        ((uint32_t *)(piece + kv.scales_bytes))[slot * kv.groups + (kv.group == 64 ? dim / 64 : dim / 32)] =
             (uint32_t)minimum << 16 | scale;
 }
 

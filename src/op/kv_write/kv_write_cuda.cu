@@ -1,13 +1,12 @@
-/* kv_write, CUDA. A warp a part of a token: up to 256 latent dimensions of a plain format, one group of fp8, 64
- * dimensions of int4, or k_pe. A launch takes up to SEQS timelines, whose descriptors travel as its parameter, and a
- * warp finds its own by bisection. Bound by memory traffic, and by latency when few rows decode: parts of a token
- * do not wait for each other.
+/* kv_write, CUDA. A warp a token, a lane runs of 8 dimensions: all its loads are under way before the first is looked at;
+ * lanes of a group agree on its scale by shuffles, and what a warp stores lies side by side. A launch takes up to SEQS
+ * timelines, whose descriptors travel as its parameter, and a warp finds its own by bisection. Bound by memory traffic.
  *
  * The naive formats need the smallest and the largest latent of every timeline first: another kernel takes them with
  * integer atomics, exact in any order, on keys that order as floats do. */
 #include "op/cuda/kv_format.cuh"
 
-enum { WARPS = 4, SEQS = 64, PLAIN_DIMS = 256, EXTENT_ROWS = 8 };
+enum { WARPS = 4, SEQS = 64, RUNS = 2, EXTENT_ROWS = 8 };
 
 /* One of seqs[], and how many rows those before it in the launch have. */
 typedef struct seq {
@@ -20,7 +19,6 @@ typedef struct params {
     fl_kv_cuda kv;
     const uint16_t *latent, *k_pe;
     int64_t latent_stride, k_pe_stride;
-    int32_t latent_parts;        /* of a token; k_pe is one more */
     bool wide_latent, wide_k_pe; /* rows of the inputs in whole runs at 16-byte addresses */
     float naive_code_max;        /* 0: not a naive format */
     uint32_t *extents; /* naive: [SEQS][2] keys: of the largest latent, of the largest negated one */
@@ -69,23 +67,28 @@ FL_DEVICE uint16_t naive_value(float low, float scale, float code_max, uint16_t 
 
 /* ---- writing ---- */
 
-/* n bf16 values by one warp. */
-FL_DEVICE void copy_row(uint16_t *to, const uint16_t *from, int32_t n, bool wide) {
-    int32_t lane = threadIdx.x % 32;
+/* A run into a row of n bf16 values, at dimension dim. */
+FL_DEVICE void put8(uint16_t *to, int32_t dim, int32_t n, uint4 run, bool wide) {
     if (wide) {
-        for (int32_t i = lane * FL_KV_RUN; i < n; i += 32 * FL_KV_RUN)
-            *(uint4 *)(to + i) = *(const uint4 *)(from + i);
-    } else {
-        for (int32_t i = lane; i < n; i += 32) to[i] = from[i];
+        if (dim < n) *(uint4 *)(to + dim) = run;
+        return;
     }
+    const uint32_t words[4] = {run.x, run.y, run.z, run.w};
+#pragma unroll
+    for (int32_t i = 0; i < FL_KV_RUN; i++)
+        if (dim + i < n) to[dim + i] = (uint16_t)(words[i / 2] >> i % 2 * 16);
 }
 
-FL_DEVICE void write_naive(const params &p, int32_t of_seq, uint16_t *to, const uint16_t *from, int32_t n) {
+FL_DEVICE uint4 naive_run(const params &p, int32_t of_seq, uint4 run) {
     uint32_t high_key = p.extents[2 * of_seq], low_key = p.extents[2 * of_seq + 1];
     float high = value_of_key(high_key), low = -value_of_key(low_key); /* of NaNs alone: not used */
     float scale = __fdiv_rn(__fsub_rn(high, low), p.naive_code_max);
-    for (int32_t i = threadIdx.x % 32; i < n; i += 32)
-        to[i] = naive_value(low, scale, p.naive_code_max, from[i]);
+    uint32_t words[4] = {run.x, run.y, run.z, run.w};
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++)
+        words[i] = naive_value(low, scale, p.naive_code_max, (uint16_t)words[i]) |
+                   (uint32_t)naive_value(low, scale, p.naive_code_max, (uint16_t)(words[i] >> 16)) << 16;
+    return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 FL_DEVICE int32_t find_seq(const params &p, int64_t row) {
@@ -98,28 +101,52 @@ FL_DEVICE int32_t find_seq(const params &p, int64_t row) {
     return low;
 }
 
+/* Runs of RUNS * FL_KV_WARP_DIMS dimensions from `first` on. */
+FL_DEVICE void fetch(const params &p, const uint16_t *row, int32_t first, uint4 x[RUNS]) {
+#pragma unroll
+    for (int32_t k = 0; k < RUNS; k++) {
+        int32_t dim = first + k * FL_KV_WARP_DIMS + (int32_t)(threadIdx.x % 32) * FL_KV_RUN;
+        x[k] = fl_kv_row_fetch8(row, dim, p.kv.latent_dim, p.wide_latent);
+    }
+}
+
+FL_DEVICE void store(const params &p, int32_t of_seq, uint8_t *piece, int32_t slot, int32_t first, uint4 x) {
+    const fl_kv_cuda &kv = p.kv;
+    int32_t dim = first + (int32_t)(threadIdx.x % 32) * FL_KV_RUN;
+    if (kv.format == FL_KV_FP8) {
+        fl_kv_store_fp8(kv, piece, slot, dim, x);
+    } else if (kv.format == FL_KV_INT4) {
+        fl_kv_store_int4(kv, piece, slot, dim, x);
+    } else {
+        if (p.naive_code_max > 0) x = naive_run(p, of_seq, x);
+        put8((uint16_t *)piece + slot * kv.latent_dim, dim, kv.latent_dim, x, kv.wide_latent);
+    }
+}
+
 static __global__ void __launch_bounds__(WARPS * 32) kv_write_kernel(const __grid_constant__ params p) {
     const fl_kv_cuda &kv = p.kv;
-    int64_t task = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    int64_t row = task / (p.latent_parts + 1);
-    int32_t part = (int32_t)(task % (p.latent_parts + 1));
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= p.rows) return;
     int32_t of_seq = find_seq(p, row);
     const seq &s = p.seqs[of_seq];
     int32_t i = (int32_t)(row - s.rows_before), pos = s.pos + i, slot = pos % FL_KV_PAGE_TOKENS;
-    uint8_t *piece = fl_kv_piece_at(kv, s.pages[pos / FL_KV_PAGE_TOKENS]);
-    if (part == p.latent_parts) {
-        uint16_t *to = (uint16_t *)(piece + kv.k_pe_bytes) + slot * kv.rope_dim;
-        copy_row(to, p.k_pe + (int64_t)(s.row + i) * p.k_pe_stride, kv.rope_dim, p.wide_k_pe && kv.wide_k_pe);
-        return;
+    const uint16_t *latent = p.latent + (int64_t)(s.row + i) * p.latent_stride;
+    const uint16_t *k_pe = p.k_pe + (int64_t)(s.row + i) * p.k_pe_stride;
+    uint8_t *piece = fl_kv_piece_at(kv, __ldg(s.pages + pos / FL_KV_PAGE_TOKENS));
+    uint4 x[RUNS];
+    fetch(p, latent, 0, x);
+    for (int32_t dim = (int32_t)(threadIdx.x % 32) * FL_KV_RUN; dim < kv.rope_dim; dim += FL_KV_WARP_DIMS)
+        put8((uint16_t *)(piece + kv.k_pe_bytes) + slot * kv.rope_dim, dim, kv.rope_dim,
+             fl_kv_row_fetch8(k_pe, dim, kv.rope_dim, p.wide_k_pe), kv.wide_k_pe);
+    for (int32_t first = 0;;) {
+#pragma unroll
+        for (int32_t k = 0; k < RUNS; k++)
+            if (first + k * FL_KV_WARP_DIMS < kv.latent_dim)
+                store(p, of_seq, piece, slot, first + k * FL_KV_WARP_DIMS, x[k]);
+        first += RUNS * FL_KV_WARP_DIMS;
+        if (first >= kv.latent_dim) return;
+        fetch(p, latent, first, x);
     }
-    const uint16_t *from = p.latent + (int64_t)(s.row + i) * p.latent_stride;
-    int32_t first = part * fl_kv_part_dims(kv.format), n = min(PLAIN_DIMS, kv.latent_dim - first);
-    uint16_t *to = (uint16_t *)piece + slot * kv.latent_dim + first;
-    if (kv.format == FL_KV_FP8) fl_kv_store_fp8(kv, piece, slot, first, from, p.wide_latent);
-    else if (kv.format == FL_KV_INT4) fl_kv_store_int4(kv, piece, slot, first, from);
-    else if (p.naive_code_max > 0) write_naive(p, of_seq, to, from + first, n);
-    else copy_row(to, from + first, n, p.wide_latent && kv.wide_latent);
 }
 
 /* ---- launching ---- */
@@ -143,7 +170,7 @@ static int32_t take_seqs(const fl_kv_rows *seqs, int32_t n, params *p) {
 
 static fl_err write_seqs(fl_cuda *cuda, const fl_kv_rows *seqs, int32_t n, params *p) {
     int32_t longest = take_seqs(seqs, n, p);
-    int64_t blocks = fl_tasks_of(p->rows * (p->latent_parts + 1), WARPS);
+    int64_t blocks = fl_tasks_of(p->rows, WARPS);
     if (blocks > INT32_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_write: %lld rows are too many for one launch",
                        (long long)p->rows);
@@ -166,9 +193,10 @@ extern "C" fl_err fl_kv_write_cuda(fl_backend *be, const fl_kv_write_args *a) {
     p.k_pe = (const uint16_t *)a->k_pe;
     p.latent_stride = a->latent_stride;
     p.k_pe_stride = a->k_pe_stride;
-    p.latent_parts = (int32_t)fl_tasks_of(a->kv.latent_dim, fl_kv_part_dims(a->kv.format));
-    p.wide_latent = (uintptr_t)a->latent % 16 == 0 && a->latent_stride % FL_KV_RUN == 0;
-    p.wide_k_pe = (uintptr_t)a->k_pe % 16 == 0 && a->k_pe_stride % FL_KV_RUN == 0;
+    p.wide_latent = ((uintptr_t)a->latent % 16 | (uintptr_t)(a->latent_stride % FL_KV_RUN)) == 0 &&
+                    a->kv.latent_dim % FL_KV_RUN == 0;
+    p.wide_k_pe = ((uintptr_t)a->k_pe % 16 | (uintptr_t)(a->k_pe_stride % FL_KV_RUN)) == 0 &&
+                  a->kv.rope_dim % FL_KV_RUN == 0;
     p.naive_code_max = (float)fl_kv_naive_code_max(a->kv.format);
     p.extents = (uint32_t *)cuda->workspace;
     for (int32_t i = 0; i < a->n_seqs; i += SEQS)
