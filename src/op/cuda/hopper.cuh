@@ -147,6 +147,21 @@ FL_DEVICE void fl_tma_load_3d_to(uint16_t ranks, void *shared, const CUtensorMap
         : "memory");
 }
 
+/* ---- one thread of a warp --------------------------------------------------------------------------------------- */
+
+/* True in one lane of a whole warp, always the same. Only here does the compiler see that bulk copies come from a single
+ * thread: behind a comparison of threadIdx it wraps each in a loop over lanes that waits until the engine has it. */
+FL_DEVICE bool fl_elect_one(void) {
+    uint32_t elected;
+    asm volatile("{\n"
+                 ".reg .pred one;\n"
+                 "elect.sync _|one, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, one;\n"
+                 "}"
+                 : "=r"(elected));
+    return elected != 0;
+}
+
 /* ---- registers ------------------------------------------------------------------------------------------------- */
 
 /* A warpgroup gives registers back, or takes more. Each role one branch of a single if/else; the kernel has

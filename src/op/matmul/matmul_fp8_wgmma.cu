@@ -237,7 +237,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 128) {
         fl_registers_release<REGISTERS_COPYING>();
         const maps maps = {&map_x, &map_w};
-        if (threadIdx.x == 0) copy_tiles<WAVES, BLOCKS>(&plan, &maps, s, ring);
+        if (threadIdx.x < 32 && fl_elect_one()) copy_tiles<WAVES, BLOCKS>(&plan, &maps, s, ring);
     } else {
         fl_registers_claim<REGISTERS_MULTIPLYING>();
         multiply_tiles<WAVES, BLOCKS>(&plan, s, ring);
