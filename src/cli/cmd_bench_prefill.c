@@ -6,7 +6,7 @@
 #include "cli/bench.h"
 #include "cli/format.h"
 
-enum { LENGTHS_MAX = 16, RUNS_MAX = 1000 };
+enum { LENGTHS_MAX = 16, RUNS_MAX = 1000, WARM_TOKENS_MAX = 32768 };
 
 typedef struct lengths {
     int64_t tokens[LENGTHS_MAX], longest;
@@ -106,19 +106,20 @@ static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
     return FL_ERR_OK;
 }
 
-/* `runs` first tokens. On a device ops are not timed meanwhile, since each would be waited for: one more run does
- * it. */
+/* `runs` first tokens. On a device an op is waited for when it is timed, so that one more run times ops; a single run does
+ * both: of a long prompt the waiting is nothing. *timed_s is all the time in which ops were timed. */
 static fl_err run_timed(fl_bench *b, int64_t n_tokens, double *times_s, double *timed_s) {
     int32_t runs = (int32_t)b->options->runs;
     fl_backend *be = b->engine->be;
+    bool apart = be->device && runs > 1;
     fl_err err = FL_ERR_OK;
     *timed_s = 0;
-    if (be->device) fl_timed_end(&b->timed, be);
+    if (apart) fl_timed_end(&b->timed, be);
     for (int32_t i = 0; i < runs && err == FL_ERR_OK; i++) {
         err = run_once(b, n_tokens, &times_s[i]);
         *timed_s += err == FL_ERR_OK ? times_s[i] : 0;
     }
-    if (!be->device) return err;
+    if (!apart) return err;
     fl_timed_begin(&b->timed, be);
     return err == FL_ERR_OK ? run_once(b, n_tokens, timed_s) : err;
 }
@@ -135,6 +136,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     fl_count count;
     *out = (row){.tokens = n_tokens};
     int64_t warm_tokens = n_tokens < b->engine->span_tokens ? n_tokens : b->engine->span_tokens;
+    if (warm_tokens > WARM_TOKENS_MAX) warm_tokens = WARM_TOKENS_MAX;
     FL_TRY(run_once(b, warm_tokens, &warm_s)); /* one step wakes what there is to wake, at any length */
     FL_TRY(fl_attend_config_reset_counts(&b->engine->attending));
     fl_timed_reset(&b->timed);

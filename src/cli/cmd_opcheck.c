@@ -8,6 +8,7 @@ int fl_cmd_opcheck(const fl_options *o) {
                                         .seed = (uint64_t)o->seed,
                                         .quick = o->quick,
                                         .bench = o->bench,
+                                        .repeat = (int32_t)o->repeat,
                                         .log = stderr};
     fl_opcheck_report report;
     fl_err err = fl_opcheck_run(&options, &report);

@@ -136,6 +136,8 @@ const fl_option fl_option_table[] = {
     FLAG("decode", 0, decode, NULL, FL_VERB_TOKENIZE, "token ids to text"),
     FLAG("special", 0, special, NULL, FL_VERB_TOKENIZE,
          "control tokens written in the text count; with --decode they are shown"),
+    SIZE("repeat", repeat, NULL, "0", 0, 100000, FL_VERB_OPCHECK,
+         "on a GPU: run every op so many times more beside other kernels, and compare all bits"),
     FLAG("quick", 0, quick, NULL, FL_VERB_OPCHECK, "leave the slow cases out"),
     FLAG("bench", 0, bench, NULL, FL_VERB_OPCHECK, "time the ops"),
     TEXT("only", only, NULL, NULL, "OP", FL_VERB_OPCHECK, "this op only"),

@@ -42,6 +42,7 @@ typedef struct fl_options {
     bool write;
     bool decode, special;
     bool quick, bench;
+    int64_t repeat;
     const char *only;
     const char *check_backend; /* NULL = all */
     const char *kernel_backend;

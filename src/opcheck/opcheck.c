@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "backend/memory_map.h"
 #include "opcheck/opcheck_private.h"
 
 typedef struct check_entry {
@@ -38,36 +37,12 @@ static void check_op(oc_run *run, const check_entry *entry) {
     row->flops_per_s = p->timed_cost.flops / p->timed_s;
 }
 
-/* Memory of the cases: the host's, with pages that fault; for a device, memory that both sides touch, and ops that
- * wait for themselves. */
-static fl_err take_memory(oc_run *run) {
-    oc_private *p = run->private;
-    p->device = run->be->device;
-    p->memory_bytes = p->device ? oc_device_memory_bytes : oc_memory_bytes;
-    if (!p->device)
-        return fl_memory_map("opcheck", p->memory_bytes, FL_MEMORY_ADDRESSES, (void **)&p->memory);
-    FL_TRY(run->be->alloc_host(run->be, p->memory_bytes, (void **)&p->memory));
-    fl_timed_begin(&p->waiting[0], run->be);
-    fl_timed_begin(&p->waiting[1], run->one);
-    return FL_ERR_OK;
-}
-
-static void give_memory(oc_run *run) {
-    oc_private *p = run->private;
-    if (p->waiting[0].real) fl_timed_end(&p->waiting[0], run->be);
-    if (p->waiting[1].real) fl_timed_end(&p->waiting[1], run->one);
-    if (p->memory && p->device) run->be->free_host(run->be, p->memory, p->memory_bytes);
-    else fl_memory_unmap(NULL, p->memory, p->memory_bytes);
-    p->memory = NULL;
-    memset(p->waiting, 0, sizeof p->waiting);
-}
-
 static fl_err check_backend(oc_run *run, const char *name, fl_opcheck_report *out) {
     const fl_opcheck_options *options = run->private->options;
     fl_err err;
     FL_TRY_GOTO(fl_backend_open(name, 2, &run->be));
     FL_TRY_GOTO(fl_backend_open(name, 1, &run->one));
-    FL_TRY_GOTO(take_memory(run));
+    FL_TRY_GOTO(oc_take_memory(run));
     run->is_reference = strcmp(name, "reference") == 0;
     for (size_t i = 0; i < N_CHECKS; i++) {
         if (options->only && strcmp(options->only, checks[i].op) != 0) continue;
@@ -86,7 +61,7 @@ static fl_err check_backend(oc_run *run, const char *name, fl_opcheck_report *ou
     }
     err = FL_ERR_OK;
 fail:
-    give_memory(run);
+    oc_give_memory(run);
     fl_backend_close(run->be);
     fl_backend_close(run->one);
     run->be = run->one = NULL;

@@ -14,6 +14,7 @@ typedef struct fl_opcheck_options {
     uint64_t seed;       /* of all cases; a case uses seed ^ hash of its name */
     bool quick;          /* leave out the slow cases; all of them together then take seconds */
     bool bench;          /* run and time only the cases marked for it */
+    int32_t repeat;      /* on a device: run every op so many times more, disturbed, and compare all bits */
     FILE *log;           /* failures, with bench one line a case; NULL = silent. Borrowed for the call */
 } fl_opcheck_options;
 

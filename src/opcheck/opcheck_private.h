@@ -4,7 +4,6 @@
 
 #include <setjmp.h>
 
-#include "backend/timed.h"
 #include "opcheck/opcheck_case.h"
 
 enum {
@@ -15,6 +14,13 @@ enum {
     OC_FENCES_MAX = 256
 };
 
+/* An op table whose ops are waited for, and repeated. */
+typedef struct oc_waiting {
+    fl_op_table table; /* first: the entries find the rest through it */
+    const fl_op_table *real;
+    oc_run *run;
+} oc_waiting;
+
 typedef struct oc_private {
     const fl_opcheck_options *options;
     fl_opcheck_row *row; /* of the current op and backend */
@@ -24,8 +30,9 @@ typedef struct oc_private {
     uint64_t random;
     uint8_t *memory; /* one arena, reset by every case */
     int64_t memory_bytes, memory_used;
-    bool device; /* the backend under test is one */
-    fl_timed waiting[2];
+    bool device;             /* the backend under test is one */
+    oc_waiting waiting[2];   /* the op tables of `be` and `one` on a device */
+    uint8_t *before, *after; /* what the memory held, for repeats */
     jmp_buf out_of_memory;
     uint8_t *fences[OC_FENCES_MAX]; /* pages of the current case that may not be touched */
     int32_t n_fences;
@@ -35,9 +42,13 @@ typedef struct oc_private {
     fl_cost timed_cost;
 } oc_private;
 
-static const int64_t oc_memory_bytes = (int64_t)8 << 30;        /* address space */
-static const int64_t oc_device_memory_bytes = (int64_t)1 << 30; /* pinned */
+static const int64_t oc_memory_bytes = (int64_t)8 << 30; /* address space */
 
 void oc_case_end(oc_run *run);
+
+/* Memory of the cases: the host's, with pages that fault; for a device, memory that both sides touch, and ops that wait
+ * for themselves. Given back in any case. */
+fl_err oc_take_memory(oc_run *run);
+void oc_give_memory(oc_run *run);
 
 #endif

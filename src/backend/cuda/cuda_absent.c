@@ -19,6 +19,12 @@ fl_err fl_cuda_roof(fl_backend *be, fl_roof *out) {
     (void)out;
     return FL_FAIL(FL_ERR_DEVICE, "this build has no CUDA");
 }
+
+fl_err fl_cuda_disturb(fl_backend *be, uint64_t random) {
+    (void)be;
+    (void)random;
+    return FL_FAIL(FL_ERR_DEVICE, "this build has no CUDA");
+}
 #else
 typedef int fl_cuda_absent_nothing; /* a translation unit may not be empty */
 #endif

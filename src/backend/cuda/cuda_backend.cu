@@ -99,6 +99,7 @@ static void cuda_close(fl_backend *be) {
     if (cuda->blas) cublasLtDestroy(cuda->blas);
     cudaFree(cuda->workspace);
     cudaFree(cuda->fault);
+    if (cuda->disturbing) cudaStreamDestroy(cuda->disturbing);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     fl_pool_close(cuda->base.pool);
     free(cuda);

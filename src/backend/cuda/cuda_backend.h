@@ -34,6 +34,7 @@ typedef struct fl_cuda {
     fl_backend base; /* first: a fl_backend * is cast back */
     int32_t device;
     cudaStream_t stream;
+    cudaStream_t disturbing; /* of checks; made when first used */
     cublasLtHandle_t blas;
     void
         *workspace; /* of cuBLASLt, and short-lived partial results of an op: nothing survives the op in it */

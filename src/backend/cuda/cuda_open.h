@@ -28,4 +28,8 @@ fl_err fl_cuda_fill(fl_backend *be, const fl_fill_args *a);
 /* fl_roof_measure of a CUDA backend. */
 fl_err fl_cuda_roof(fl_backend *be, fl_roof *out);
 
+/* Other work beside the backend's, on a stream of its own, that takes a random part of the multiprocessors for a random
+ * time, up to a tenth of a millisecond: for checks that look for races. Returns at once. */
+fl_err fl_cuda_disturb(fl_backend *be, uint64_t random);
+
 #endif
