@@ -26,6 +26,9 @@ typedef struct fl_fill_args {
     float deviation; /* standard */
 } fl_fill_args;
 
+/* Ops that a device keeps to run them again; of `record`. */
+typedef struct fl_recording fl_recording;
+
 struct fl_backend {
     const char *name;
     const fl_op_table *op;
@@ -36,6 +39,8 @@ struct fl_backend {
     int32_t split_tokens; /* keys that document rows attend in a call, at most: a multiple of 4,096 */
     bool deterministic;   /* a row's bits never depend on the rows beside it */
     bool device;   /* tensors live in memory of its own, which only its ops, upload and download touch */
+    bool sealed;   /* fl_backend_seal: alloc and alloc_host refuse */
+    bool timed;    /* ops wait for each other (backend/timed.h): nothing can be recorded */
     fl_pool *pool; /* NULL on "count" */
     void *state;   /* private to the backend */
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out); /* zeroed, 64-byte aligned */
@@ -48,6 +53,13 @@ struct fl_backend {
     fl_err (*upload)(fl_backend *be, void *to, const void *from, int64_t bytes);
     fl_err (*download)(fl_backend *be, void *to, const void *from, int64_t bytes);
     fl_err (*wait)(fl_backend *be);
+    /* NULL where ops cannot be kept. What is issued after `record` does not run but is kept by record_end, which
+     * follows in any case (out NULL: nothing is kept); replay runs it on what memory holds by then. */
+    fl_err (*record)(fl_backend *be);
+    fl_err (*record_end)(fl_backend *be, fl_recording **out);
+    fl_err (*replay)(fl_backend *be, const fl_recording *recording);
+    void (*recording_close)(fl_backend *be, fl_recording *recording);
+    void (*seal)(fl_backend *be);                          /* or NULL: gives back what only loading needs */
     fl_err (*fill)(fl_backend *be, const fl_fill_args *a); /* in the order of the ops; NULL on "count" */
     void (*close)(fl_backend *be);
 };
@@ -59,6 +71,13 @@ struct fl_backend {
  */
 fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out);
 void fl_backend_close(fl_backend *be);
+
+/* All memory is taken: from here on alloc and alloc_host fail, so that no step can take any. `false` undoes it, for
+ * benchmarks that bring their own. */
+void fl_backend_seal(fl_backend *be, bool sealed);
+
+/* For alloc and alloc_host: FL_ERR_INTERNAL on a sealed backend. */
+fl_err fl_backend_may_alloc(const fl_backend *be, int64_t bytes);
 
 /* Whether this machine can run a backend, and the names of all, NULL-terminated. */
 bool fl_backend_available(const char *name);

@@ -142,6 +142,7 @@ bool fl_backend_available(const char *name) {
 }
 
 static fl_err cpu_alloc(fl_backend *be, int64_t bytes, void **out) {
+    FL_TRY(fl_backend_may_alloc(be, bytes));
     return fl_memory_map(be->name, bytes, FL_MEMORY_RESERVED, out);
 }
 
@@ -239,4 +240,16 @@ fl_err fl_backend_open(const char *name, int32_t n_threads, fl_backend **out) {
 
 void fl_backend_close(fl_backend *be) {
     if (be) be->close(be);
+}
+
+void fl_backend_seal(fl_backend *be, bool sealed) {
+    if (sealed && be->seal) be->seal(be);
+    be->sealed = sealed;
+}
+
+fl_err fl_backend_may_alloc(const fl_backend *be, int64_t bytes) {
+    if (!be->sealed) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_INTERNAL,
+                   "backend %s: %lld bytes are asked for after start, when all memory is taken", be->name,
+                   (long long)bytes);
 }

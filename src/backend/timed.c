@@ -38,10 +38,12 @@ void fl_timed_begin(fl_timed *timed, fl_backend *be) {
 #undef X
     timed->table.moe_permute = watched_moe_permute;
     be->op = &timed->table;
+    be->timed = true;
 }
 
 void fl_timed_end(fl_timed *timed, fl_backend *be) {
     be->op = timed->real;
+    be->timed = false;
 }
 
 void fl_timed_reset(fl_timed *timed) {

@@ -148,6 +148,7 @@ void fl_answer_print(FILE *file, const fl_answer_report *r) {
     if (r->info.block_density < 1) fprintf(file, " (%.1f%% of blocks)", 100 * r->info.block_density);
     fputc('\n', file);
     if (r->info.position_warning) fprintf(file, "warning: %s\n", r->info.position_warning);
+    if (r->info.graph_warning) fprintf(file, FL_GRAPH_WARNING, r->info.graph_warning);
 }
 
 static const char *finish_name(fl_finish finish) {
@@ -181,7 +182,7 @@ json_t *fl_answer_json(const fl_answer_report *r, const char *model) {
     int64_t computed = a->prompt_tokens - a->cached_tokens;
     return json_pack(
         "{s:s?, s:s%, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s, "
-        "s:i, s:s, s:f, s:s*, s:o}",
+        "s:i, s:s, s:f, s:s*, s:I, s:I, s:s*, s:o}",
         "model", model, "text", a->text ? a->text : "", a->n_bytes, "finish", finish_name(a->finish),
         "prompt_tokens", (json_int_t)a->prompt_tokens, "computed_tokens", (json_int_t)computed,
         "cached_tokens", (json_int_t)a->cached_tokens, "answer_tokens", (json_int_t)a->answer_tokens,
@@ -192,7 +193,8 @@ json_t *fl_answer_json(const fl_answer_report *r, const char *model) {
         (json_int_t)r->info.kv_bytes, "scratch_bytes", (json_int_t)r->info.scratch_bytes, "backend",
         r->info.backend, "kv_cache_dtype", r->info.kv_dtype, "threads", (int)r->info.n_threads, "policy",
         r->info.policy, "block_density", r->info.block_density, "warning", r->info.position_warning,
-        "timeline", timeline_json(r));
+        "graph_steps", (json_int_t)r->info.graph_steps, "plain_steps", (json_int_t)r->info.plain_steps,
+        "graph_warning", r->info.graph_warning, "timeline", timeline_json(r));
 }
 
 fl_err fl_answer_write_trace(const fl_answer_report *r, const char *path) {

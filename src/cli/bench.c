@@ -19,7 +19,9 @@ fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *ou
     fl_progress_init(&out->progress, options);
     FL_TRY(fl_ask_open(options, ctx_tokens, &out->progress, &out->engine));
     if (!options->synthetic) FL_TRY(read_text(out));
+    fl_backend_seal(out->engine->be, false); /* the roof brings its own memory */
     FL_TRY(fl_roof_measure(out->engine->be, &out->roof));
+    fl_backend_seal(out->engine->be, true);
     fl_timed_begin(&out->timed, out->engine->be);
     return FL_ERR_OK;
 }

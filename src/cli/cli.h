@@ -17,6 +17,7 @@ int fl_cmd_tokenize(const fl_options *options);
 int fl_cmd_opcheck(const fl_options *options);
 int fl_cmd_bench_prefill(const fl_options *options);
 int fl_cmd_bench_decode(const fl_options *options);
+int fl_cmd_bench_graph(const fl_options *options);
 int fl_cmd_bench_kernels(const fl_options *options);
 int fl_cmd_eval(const fl_options *options);
 int fl_cmd_calibrate(const fl_options *options);

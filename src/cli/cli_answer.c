@@ -63,6 +63,7 @@ fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_setting
     out->rope_factor = options->rope_factor;
     out->force_positions = options->force_positions;
     out->calibration = options->calibration;
+    out->enforce_eager = options->enforce_eager;
     out->synthetic = options->synthetic;
     out->synthetic_seed = (uint64_t)options->seed;
     out->router_skew = options->skew;

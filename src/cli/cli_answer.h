@@ -18,6 +18,9 @@ fl_err fl_ask_open(const fl_options *options, int64_t ctx_tokens, fl_progress *p
 /* A request's parameters by the options, but for its tokens. `stops` are borrowed from the options. */
 void fl_ask_params(const fl_options *options, fl_request_params *out);
 
+/* For fl_engine_info.graph_warning. */
+#define FL_GRAPH_WARNING "warning: no CUDA graphs, decode steps are issued op by op: %s\n"
+
 enum { FL_ANSWER_MARKS_MAX = 1024 };
 
 /* What a request gave. */

@@ -25,6 +25,7 @@ typedef struct chat {
     int32_t n, capacity;
     char *line;
     size_t line_capacity;
+    bool warned_of_graphs;
 } chat;
 
 /* Takes `content`. */
@@ -92,7 +93,7 @@ static fl_err answer(chat *c, const int32_t *tokens, int64_t n_tokens, int64_t d
     return fl_ask_run(&ask, out);
 }
 
-static void print_turn(const chat *c, const fl_answer *a) {
+static void print_turn(chat *c, const fl_answer *a) {
     if (c->options->quiet) return;
     fprintf(stderr, "[%s tokens cached, %s computed", fl_format_count(a->cached_tokens).s,
             fl_format_count(a->prompt_tokens - a->cached_tokens).s);
@@ -107,6 +108,8 @@ static void print_turn(const chat *c, const fl_answer *a) {
     fl_engine_info info;
     fl_engine_get_info(c->engine, &info);
     if (info.position_warning) fprintf(stderr, "warning: %s\n", info.position_warning);
+    if (info.graph_warning && !c->warned_of_graphs) fprintf(stderr, FL_GRAPH_WARNING, info.graph_warning);
+    c->warned_of_graphs = info.graph_warning != NULL;
 }
 
 static fl_err take_turn(chat *c) {

@@ -2,7 +2,7 @@
 #include "cli/options.h"
 
 #define ASKING  (FL_VERB_RUN | FL_VERB_CHAT)
-#define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE)
+#define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE | FL_VERB_BENCH_GRAPH)
 #define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL | FL_VERB_CALIBRATE)
 #define PATTERN (ASKING | BENCHES | FL_VERB_INSPECT)
 
@@ -72,6 +72,8 @@ const fl_option fl_option_table[] = {
     SIZE("device", device, "FL_DEVICE", "0", 0, 1023, ENGINE, "which GPU, with --backend cuda"),
     FLAG("deterministic", 0, deterministic, "FL_DETERMINISTIC", ENGINE,
          "the same bits whatever shares a step with a prompt; CPUs always do so"),
+    FLAG("enforce-eager", 0, enforce_eager, "FL_ENFORCE_EAGER", ENGINE,
+         "issue a GPU's decode steps op by op, not as CUDA graphs"),
     SIZE("span", span, "FL_SPAN", "0", 0, 1 << 20, ENGINE | FL_VERB_INSPECT,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
     CHOICE(
@@ -146,15 +148,17 @@ const fl_option fl_option_table[] = {
     TEXT("tokens", tokens, NULL, "2k", "N[,N...]", FL_VERB_BENCH_PREFILL, "prompt lengths to time"),
     LIST("also", 0, also, "POLICY", FL_VERB_BENCH_PREFILL,
          "a policy to time in the same run and compare with --policy; repeatable"),
-    TEXT("synthetic", synthetic, NULL, NULL, "SHAPE[:LAYERS]", FL_VERB_BENCH_PREFILL,
+    TEXT("synthetic", synthetic, NULL, NULL, "SHAPE[:LAYERS]", BENCHES,
          "in place of MODEL, random weights of this shape: moonlight-16b-a3b, moonlight-16b-a3b-fp8, "
          "deepseek-v3, "
          "spark-66m; :4 = its first 4 layers"),
     TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL,
          "with the policy blocks: list this share of visible blocks (0.1 or 10%) whatever they score; random "
          "weights say nothing of it"),
-    REAL("skew", skew, NULL, "1", 1, 64, FL_VERB_BENCH_PREFILL,
+    REAL("skew", skew, NULL, "1", 1, 64, BENCHES,
          "with --synthetic: expected load of a hot expert over the mean load; 1 = all alike"),
+    TEXT("shape", shape, NULL, "1:2k", "ROWS[:POS]", FL_VERB_BENCH_GRAPH,
+         "requests that decode in the step (at most 64) and the position of the last"),
     SIZE("depth", depth, NULL, "2k", 1, 1 << 24, FL_VERB_BENCH_DECODE, "tokens before the first timed one"),
     SIZE("tokens", new_tokens, NULL, "64", 2, 65536, FL_VERB_BENCH_DECODE, "tokens to make in each run"),
     SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES, "timed runs, after one to warm up; the median counts"),

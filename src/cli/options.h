@@ -28,7 +28,7 @@ typedef struct fl_options {
     int64_t threads;
     const char *backend;
     int64_t device;
-    bool deterministic;
+    bool deterministic, enforce_eager;
     const char *kv_cache_dtype;
     const char *policy;
     const char *tail;
@@ -46,6 +46,7 @@ typedef struct fl_options {
     const char *only;
     const char *check_backend; /* NULL = all */
     const char *kernel_backend;
+    const char *shape;  /* of a decode step: ROWS[:POS] */
     const char *tokens; /* list of sizes, separated by commas */
     int64_t depth, new_tokens, runs;
     fl_text_list also;     /* more policies */
@@ -83,7 +84,8 @@ enum {
     FL_VERB_EVAL = 1 << 10,
     FL_VERB_CALIBRATE = 1 << 11,
     FL_VERB_BENCH_KERNELS = 1 << 12,
-    FL_VERB_ALL = (1 << 13) - 1,
+    FL_VERB_BENCH_GRAPH = 1 << 13,
+    FL_VERB_ALL = (1 << 14) - 1,
 };
 
 typedef struct fl_verb {

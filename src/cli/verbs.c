@@ -45,11 +45,15 @@ const fl_verb fl_verbs[] = {
      "most, measured in the same minute. --synthetic takes the place of MODEL: random weights of a public "
      "model's shape, for times without a download; it says nothing of quality.",
      "bench prefill build/models/spark-66m --tokens 2k,8k", fl_cmd_bench_prefill},
-    {"bench decode", FL_VERB_BENCH_DECODE, "MODEL", 1, 1, "time the making of tokens",
+    {"bench decode", FL_VERB_BENCH_DECODE, "[MODEL]", 0, 1, "time the making of tokens",
      "Times tokens made one by one behind a prompt of random tokens, and shows beside it what this memory "
      "could do at "
      "most.",
      "bench decode build/models/spark-66m --depth 8k", fl_cmd_bench_decode},
+    {"bench graph", FL_VERB_BENCH_GRAPH, "[MODEL]", 0, 1, "run one decode step op by op and as a CUDA graph",
+     "Runs a step of one shape both ways, compares the logits bit by bit and shows both times. Where a step "
+     "cannot be recorded it says which op failed. Exit code 1: the logits differ, or nothing was recorded.",
+     "bench graph build/models/spark-66m --shape 4:8k", fl_cmd_bench_graph},
     {"bench kernels", FL_VERB_BENCH_KERNELS, "", 0, 0, "time single ops at the sizes of models",
      "Times attention, matrix products and the passes over rows on random data, at the sizes that "
      "DeepSeek-V3 and Moonlight give them on a GPU and at small ones on a CPU, and shows beside it what the "

@@ -204,7 +204,10 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     FL_TRY(load_weights(e, s));
     FL_TRY(fl_attend_config_place(&e->attending, e->be));
     FL_TRY(reserve(e));
+    if (e->be->record && !s->enforce_eager)
+        FL_TRY(fl_graphs_open(e->be, e->config, e->ctx_tokens, &e->graphs));
     FL_TRY(fl_step_warm(e));
+    fl_backend_seal(e->be, true);
     return start_worker(e);
 }
 
@@ -235,6 +238,7 @@ void fl_engine_close(fl_engine *e) {
     fl_sampler_close(e->sampler);
     fl_prefix_close(e->prefix);
     fl_kv_pool_close(e->pool);
+    fl_graphs_close(e->graphs);
     fl_weights_close(e->weights);
     fl_dry_run_close(e->dry);
     if (e->kv_memory) e->be->free(e->be, e->kv_memory, e->kv_bytes);
@@ -268,6 +272,10 @@ void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
                             .bos_token = e->config->bos_id,
                             .policy = e->attending.policy_text,
                             .position_warning = e->position_warning[0] ? e->position_warning : NULL,
+                            .graphs = e->graphs != NULL,
+                            .graph_steps = atomic_load(&e->n_graph_steps),
+                            .plain_steps = atomic_load(&e->n_plain_steps),
+                            .graph_warning = atomic_load(&e->graph_warning),
                             .block_density = atomic_load(&e->density),
                             .block_overflow = atomic_load(&e->overflow)};
 }

@@ -11,7 +11,7 @@
 #include "engine/attend_config.h"
 #include "engine/sample.h"
 #include "kv/prefix.h"
-#include "model/forward.h"
+#include "model/graph.h"
 #include "plan/memory_plan.h"
 #include "text/chat.h"
 #include "text/stop.h"
@@ -102,6 +102,7 @@ struct fl_engine {
     fl_dry_run *dry;
     fl_sampler *sampler;
     fl_attend_config attending;
+    fl_graphs *graphs; /* NULL: not wanted, or the backend records nothing */
     char position_warning[256];
     fl_kv_shape kv_shape;
     int32_t ctx_tokens, kv_pages, span_tokens, requests_max, n_known;
@@ -110,6 +111,8 @@ struct fl_engine {
     fl_arena arena;
     atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
     _Atomic double density;
+    atomic_llong n_graph_steps, n_plain_steps; /* alike */
+    _Atomic(const char *) graph_warning;       /* of graphs; NULL = none */
     /* the step being built; sized once */
     fl_kv_layer *kv;   /* [layers] */
     void *step_memory; /* of the next four */
@@ -126,6 +129,7 @@ struct fl_engine {
     pthread_mutex_t lock;
     pthread_cond_t work;
     bool closing;
+    char lost[512]; /* the backend's last words, for all requests; "" = it works. Guarded by the lock */
     fl_request *requests;
     fl_session *sessions;
 };
@@ -149,6 +153,12 @@ void fl_engine_forget(fl_engine *engine);
 
 /* worker.c */
 void *fl_worker_main(void *engine);
+
+/* lost.c: after a step that failed with FL_ERR_DEVICE. If the device takes no work any more, the engine is lost: all
+ * requests end with its words, and no new one is taken. */
+void fl_engine_check_device(fl_engine *engine);
+/* Worker only. Ends these requests if the engine is lost; whether it is. */
+bool fl_engine_end_lost(fl_engine *engine, fl_request **requests, int32_t n);
 
 /* step.c: runs one step over the runnable requests ([n], n >= 1, oldest first). */
 void fl_step_run(fl_engine *engine, fl_request **requests, int32_t n);

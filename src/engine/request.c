@@ -114,7 +114,8 @@ fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_reques
     fl_request **end = &e->requests;
     int32_t n = 0;
     for (; *end; end = &(*end)->next) n += (*end)->phase != FL_PHASE_DONE;
-    if (session->current) err = FL_FAIL(FL_ERR_AGAIN, "the session already has a running request");
+    if (e->lost[0]) err = FL_FAIL(FL_ERR_DEVICE, "%s", e->lost);
+    else if (session->current) err = FL_FAIL(FL_ERR_AGAIN, "the session already has a running request");
     else if (n >= e->requests_max) err = FL_FAIL(FL_ERR_AGAIN, "the queue is full: %d requests", n);
     else {
         *end = session->current = r;

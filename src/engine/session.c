@@ -61,6 +61,7 @@ void fl_engine_forget(fl_engine *e) {
     for (fl_session *s = e->sessions; s; s = s->next)
         if (!s->current) fl_session_forget(s);
     fl_prefix_evict(e->prefix, fl_kv_pool_pages(e->pool));
+    fl_graphs_forget(e->graphs);
     pthread_mutex_unlock(&e->lock);
 }
 

@@ -190,6 +190,13 @@ static void fail_all(building *b, fl_err err) {
     if (b->prefill && !cancelled) fl_request_finish(b->prefill, FL_FINISH_ERROR, err);
 }
 
+static void tell_graphs(fl_engine *e) {
+    fl_graphs_info info = fl_graphs_get_info(e->graphs);
+    atomic_store(&e->n_graph_steps, info.n_replayed);
+    atomic_store(&e->n_plain_steps, info.n_plain);
+    atomic_store(&e->graph_warning, info.fault);
+}
+
 static fl_err forward(building *b) {
     fl_engine *e = b->e;
     const fl_step step = {.rows = b->rows,
@@ -207,12 +214,14 @@ static fl_err forward(building *b) {
                           .n_logit_rows = b->n_logits,
                           .logits = e->logits_memory,
                           .on_layer = on_layer,
-                          .on_layer_context = b};
+                          .on_layer_context = b,
+                          .graphs = e->graphs};
     fl_err err = fl_forward(e->weights, &step, &e->arena);
     if (err == FL_ERR_OK && b->document_rows > 0) err = fl_attend_config_collect(&e->attending);
     atomic_store(&e->scratch_peak_bytes, e->arena.peak_bytes);
     atomic_store(&e->density, fl_attend_config_density(&e->attending));
     atomic_store(&e->overflow, e->attending.overflow);
+    if (e->graphs) tell_graphs(e);
     return err;
 }
 
@@ -223,6 +232,7 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     build_decode(&b);
     fl_err err = forward(&b);
     if (err != FL_ERR_OK) {
+        if (err == FL_ERR_DEVICE) fl_engine_check_device(e);
         fail_all(&b, err);
         return;
     }

@@ -94,6 +94,7 @@ void *fl_worker_main(void *argument) {
     static _Thread_local fl_request *run[RUN_MAX];
     int32_t n;
     while (gather(e, run, &n)) {
+        if (fl_engine_end_lost(e, run, n)) continue;
         n = prepare(e, run, n);
         if (n > 0) fl_step_run(e, run, n);
     }

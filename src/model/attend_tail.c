@@ -129,7 +129,10 @@ static fl_err attend_piece(const tail *a, const fl_kv_rows *piece) {
         int32_t splits = (piece->pos + piece->n_rows) / FL_ATTN_ABSORBED_SPLIT_TOKENS + 1;
         int32_t most = ABSORBED_SPLIT_ROWS / splits > 0 ? ABSORBED_SPLIT_ROWS / splits : 1;
         int32_t n = piece->n_rows - i < most ? piece->n_rows - i : most;
-        const fl_kv_rows rows = {.n_rows = n, .pos = piece->pos + i, .pages = piece->pages};
+        const fl_kv_rows rows = {.n_rows = n,
+                                 .pos = piece->pos + i,
+                                 .pages = piece->pages,
+                                 .pos_at = i == 0 ? piece->pos_at : NULL};
         FL_TRY(attend_rows(a, &rows, piece->row + i - a->row0));
         i += n;
     }

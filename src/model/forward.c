@@ -1,6 +1,7 @@
 /* The layers in order. The residual sum of each half layer is taken by the next norm, so x is read and written once. */
 #include "model/forward.h"
 
+#include "model/graph.h"
 #include "model/stage.h"
 
 fl_err fl_matmul_run(fl_backend *be, fl_matmul_args *args, fl_arena *arena) {
@@ -56,12 +57,13 @@ static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, con
     return FL_ERR_OK;
 }
 
-/* The wanted rows only: a 512K-token prompt needs one row of logits. */
+/* The wanted rows only: a 512K-token prompt needs one row of logits. Neighbours are normalised together. */
 static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activations *act) {
     int64_t hidden = w->config.hidden, bytes = hidden * (int64_t)fl_dtype_bytes(w->be->act_dtype);
-    for (int32_t i = 0; i < step->n_logit_rows; i++) {
+    for (int32_t i = 0, n; i < step->n_logit_rows; i += n) {
         int64_t row = step->logit_rows[i];
-        FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, 1, act->x + row * hidden,
+        for (n = 1; i + n < step->n_logit_rows && step->logit_rows[i + n] == row + n;) n++;
+        FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, n, act->x + row * hidden,
                     (uint8_t *)act->normed + i * bytes));
     }
     const fl_dense_args args = {
@@ -90,11 +92,34 @@ static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena)
     return run_head(w, step, &act);
 }
 
+/* A staged step, as recordings issue it. */
+typedef struct issuing {
+    const fl_weights *weights;
+    const fl_step *step;
+    fl_arena *arena;
+} issuing;
+
+static fl_err issue(void *context) {
+    const issuing *i = context;
+    int64_t mark = fl_arena_mark(i->arena);
+    fl_err err = run_all(i->weights, i->step, i->arena);
+    fl_arena_reset(i->arena, mark);
+    return err;
+}
+
+static fl_err run_staged(const fl_weights *weights, fl_stage *stage, int64_t mark, fl_arena *arena) {
+    issuing all = {.weights = weights, .step = &stage->step, .arena = arena};
+    const fl_graph_shape shape = {.rows = stage->step.rows, .ceiling = stage->ceiling, .arena_bytes = mark};
+    if (!stage->recordable) return issue(&all);
+    stage->step.on_layer = NULL;
+    return fl_graphs_run(stage->step.graphs, &shape, issue, &all);
+}
+
 fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *arena) {
     int64_t mark = fl_arena_mark(arena);
     fl_stage stage;
     fl_err err = fl_stage_open(weights->be, step, &weights->config, arena, &stage);
-    if (err == FL_ERR_OK) err = run_all(weights, &stage.step, arena);
+    if (err == FL_ERR_OK) err = run_staged(weights, &stage, mark, arena);
     if (err == FL_ERR_OK) err = fl_stage_close(weights->be, step, &weights->config, &stage);
     else if (weights->be->wait)
         (void)weights->be->wait(weights->be); /* nothing may still read the caller's arrays */

@@ -14,6 +14,8 @@
 /* Where the step is, told after each layer; returning false ends the step with FL_ERR_CANCELLED. */
 typedef bool fl_layer_fn(void *context, int32_t layers_done);
 
+typedef struct fl_graphs fl_graphs; /* model/graph.h */
+
 typedef struct fl_step {
     int32_t rows;
     const int32_t *ids;      /* [rows] */
@@ -31,6 +33,7 @@ typedef struct fl_step {
     float *logits;         /* [n_logit_rows][vocab] */
     fl_layer_fn *on_layer; /* or NULL */
     void *on_layer_context;
+    fl_graphs *graphs; /* NULL = every op of the step is issued; replays tell nothing to on_layer */
 } fl_step;
 
 /* Runs the step; scratch comes from the arena and goes back to it. All of the step's KV is written even for rows

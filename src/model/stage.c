@@ -1,38 +1,91 @@
 #include "model/stage.h"
 
-static fl_err copy_in(fl_backend *be, fl_arena *arena, const void *from, int64_t count, int64_t item_bytes,
-                      void *out_pointer) {
-    void *to;
-    FL_TRY(fl_arena_take(arena, count, item_bytes, &to));
-    *(void **)out_pointer = to;
-    return fl_backend_upload(be, to, from, count * item_bytes);
+#include <string.h>
+
+#include "model/graph.h"
+
+/* The room may be more than what there is to copy. */
+typedef struct item {
+    const void *from;
+    int64_t bytes, room_bytes;
+} item;
+
+static fl_err copy_in(fl_backend *be, fl_stage *stage, fl_arena *arena, item i, void *out_pointer) {
+    uint8_t *to;
+    FL_TRY(fl_arena_take(arena, i.room_bytes, 1, &to));
+    memcpy(out_pointer, &to, sizeof to);
+    if (!stage->recordable) return fl_backend_upload(be, to, i.from, i.bytes);
+    if (!stage->base) stage->base = to;
+    if (to - stage->base + i.room_bytes > stage->host_bytes)
+        return FL_FAIL(FL_ERR_INTERNAL, "a step of %d rows gathers more than %lld bytes", stage->step.rows,
+                       (long long)stage->host_bytes);
+    memcpy(stage->host + (to - stage->base), i.from, (size_t)i.bytes);
+    return FL_ERR_OK;
 }
 
-static fl_err copy_table(fl_backend *be, fl_arena *arena, int64_t floats, const float **table) {
-    return *table ? copy_in(be, arena, *table, floats, sizeof(float), table) : FL_ERR_OK;
+static fl_err copy_table(fl_backend *be, fl_stage *stage, fl_arena *arena, int64_t floats,
+                         const float **table) {
+    int64_t bytes = floats * (int64_t)sizeof(float);
+    return *table ? copy_in(be, stage, arena, (item){*table, bytes, bytes}, table) : FL_ERR_OK;
 }
 
-static fl_err copy_pages(fl_backend *be, fl_arena *arena, fl_kv_rows *rows) {
-    int64_t pages = (rows->pos + rows->n_rows + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS;
-    return copy_in(be, arena, rows->pages, pages, sizeof(int32_t), &rows->pages);
+static int64_t pages_bytes(int64_t tokens) {
+    return (tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS * (int64_t)sizeof(int32_t);
+}
+
+static fl_err copy_pages(fl_backend *be, fl_stage *stage, fl_arena *arena, fl_kv_rows *rows) {
+    int64_t bytes = pages_bytes((int64_t)rows->pos + rows->n_rows), room_bytes = bytes;
+    if (stage->recordable) room_bytes = pages_bytes((int64_t)stage->ceiling + 1);
+    return copy_in(be, stage, arena, (item){rows->pages, bytes, room_bytes}, &rows->pages);
+}
+
+/* Positions of rows, where ops read them. */
+static fl_err copy_positions(fl_backend *be, fl_stage *stage, fl_arena *arena) {
+    int32_t positions[FL_GRAPH_ROWS_MAX], n = stage->step.n_seqs;
+    const int32_t *at;
+    for (int32_t i = 0; i < n; i++) positions[i] = stage->seqs[i].pos;
+    int64_t bytes = n * (int64_t)sizeof(int32_t);
+    FL_TRY(copy_in(be, stage, arena, (item){positions, bytes, bytes}, &at));
+    for (int32_t i = 0; i < n; i++) {
+        stage->seqs[i].pos = stage->ceiling;
+        stage->seqs[i].pos_at = at + i;
+    }
+    return FL_ERR_OK;
+}
+
+static void open_recordable(fl_stage *stage, const fl_step *step) {
+    int32_t last = 0;
+    if (!fl_graphs_take(step->graphs, step)) return;
+    for (int32_t i = 0; i < step->n_seqs; i++) last = step->seqs[i].pos > last ? step->seqs[i].pos : last;
+    stage->recordable = true;
+    stage->ceiling = fl_graphs_ceiling(step->graphs, last);
+    stage->host = fl_graphs_host(step->graphs, &stage->host_bytes);
 }
 
 fl_err fl_stage_open(fl_backend *be, const fl_step *step, const fl_config *config, fl_arena *arena,
                      fl_stage *stage) {
-    int64_t floats = (int64_t)step->rows * config->qk_rope_head_dim;
+    int64_t floats = (int64_t)step->rows * config->qk_rope_head_dim, start = fl_arena_mark(arena);
+    int64_t ids_bytes = step->rows * (int64_t)sizeof(int32_t);
     stage->step = *step;
+    stage->recordable = false;
+    stage->base = NULL;
     if (!be->device) return FL_ERR_OK;
     if (step->n_seqs > FL_STEP_SEQS_MAX)
         return FL_FAIL(FL_ERR_INTERNAL, "step of %d sequences, at most %d", step->n_seqs, FL_STEP_SEQS_MAX);
-    FL_TRY(copy_in(be, arena, step->ids, step->rows, sizeof(int32_t), &stage->step.ids));
-    FL_TRY(copy_table(be, arena, floats, &stage->step.rope_table));
-    FL_TRY(copy_table(be, arena, floats, &stage->step.far_q_table));
-    FL_TRY(copy_table(be, arena, floats, &stage->step.far_k_table));
+    open_recordable(stage, step);
+    FL_TRY(copy_in(be, stage, arena, (item){step->ids, ids_bytes, ids_bytes}, &stage->step.ids));
+    FL_TRY(copy_table(be, stage, arena, floats, &stage->step.rope_table));
+    FL_TRY(copy_table(be, stage, arena, floats, &stage->step.far_q_table));
+    FL_TRY(copy_table(be, stage, arena, floats, &stage->step.far_k_table));
     for (int32_t i = 0; i < step->n_seqs; i++) {
         stage->seqs[i] = step->seqs[i];
-        FL_TRY(copy_pages(be, arena, &stage->seqs[i]));
+        FL_TRY(copy_pages(be, stage, arena, &stage->seqs[i]));
     }
     stage->step.seqs = stage->seqs;
+    if (stage->recordable) {
+        FL_TRY(copy_positions(be, stage, arena));
+        FL_TRY(fl_backend_upload(be, stage->base, stage->host, fl_arena_mark(arena) - start));
+    }
     return fl_arena_take(arena, (int64_t)step->n_logit_rows * config->vocab_size, sizeof(float),
                          &stage->step.logits);
 }

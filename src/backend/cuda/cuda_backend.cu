@@ -9,7 +9,7 @@ extern "C" {
 #include "backend/cuda/cuda_open.h"
 }
 
-enum { WORKSPACE_BYTES = 128 << 20, CAPABILITY_MAJOR = 9 };
+enum { WORKSPACE_BYTES = 128 << 20, STAGED_BYTES_MIN = 1 << 20, CAPABILITY_MAJOR = 9 };
 
 static const char *const fault_text[FL_CUDA_N_FAULTS] = {
     [FL_CUDA_FAULT_NONE] = "",
@@ -37,6 +37,7 @@ fl_err fl_cuda_check_blas(cublasStatus_t status, const char *what) {
 static fl_err cuda_alloc(fl_backend *be, int64_t bytes, void **out) {
     fl_cuda *cuda = fl_cuda_of(be);
     size_t free_bytes = 0, total_bytes = 0;
+    FL_TRY(fl_backend_may_alloc(be, bytes));
     cudaError_t error = cudaMalloc(out, (size_t)bytes);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError(); /* not sticky: forget it */
@@ -56,7 +57,7 @@ static void cuda_free(fl_backend *be, void *memory, int64_t bytes) {
 }
 
 static fl_err cuda_alloc_host(fl_backend *be, int64_t bytes, void **out) {
-    (void)be;
+    FL_TRY(fl_backend_may_alloc(be, bytes));
     FL_TRY(fl_cuda_check(cudaHostAlloc(out, (size_t)bytes, cudaHostAllocDefault), "pinned host memory"));
     memset(*out, 0, (size_t)bytes);
     return FL_ERR_OK;
@@ -68,18 +69,27 @@ static void cuda_free_host(fl_backend *be, void *memory, int64_t bytes) {
     cudaFreeHost(memory);
 }
 
+/* Much memory that is not pinned, while weights are loaded. */
+static bool wants_stage(const fl_backend *be, const void *from, int64_t bytes) {
+    cudaPointerAttributes of;
+    if (be->sealed || bytes < STAGED_BYTES_MIN) return false;
+    bool known = cudaPointerGetAttributes(&of, from) == cudaSuccess;
+    return known && of.type == cudaMemoryTypeUnregistered;
+}
+
 static fl_err cuda_upload(fl_backend *be, void *to, const void *from, int64_t bytes) {
+    if (wants_stage(be, from, bytes)) return fl_cuda_stage_copy(fl_cuda_of(be), to, from, bytes);
     return fl_cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, fl_cuda_of(be)->stream),
                          "upload");
 }
 
 static fl_err cuda_wait(fl_backend *be) {
     fl_cuda *cuda = fl_cuda_of(be);
-    int32_t fault = 0;
-    FL_TRY(fl_cuda_check(
-        cudaMemcpyAsync(&fault, cuda->fault, sizeof fault, cudaMemcpyDeviceToHost, cuda->stream),
-        "a kernel"));
+    FL_TRY(fl_cuda_check(cudaMemcpyAsync(cuda->seen_fault, cuda->fault, sizeof *cuda->fault,
+                                         cudaMemcpyDeviceToHost, cuda->stream),
+                         "a kernel"));
     FL_TRY(fl_cuda_check(cudaStreamSynchronize(cuda->stream), "a kernel"));
+    int32_t fault = *cuda->seen_fault;
     if (fault <= FL_CUDA_FAULT_NONE || fault >= FL_CUDA_N_FAULTS) return FL_ERR_OK;
     FL_CUDA_TRY(cudaMemsetAsync(cuda->fault, 0, sizeof fault, cuda->stream));
     return FL_FAIL(FL_ERR_INVALID, "%s", fault_text[fault]);
@@ -93,13 +103,19 @@ static fl_err cuda_download(fl_backend *be, void *to, const void *from, int64_t 
 
 /* ---- opening ---- */
 
+static void cuda_seal(fl_backend *be) {
+    fl_cuda_stage_close(fl_cuda_of(be));
+}
+
 static void cuda_close(fl_backend *be) {
     fl_cuda *cuda = fl_cuda_of(be);
+    fl_cuda_stage_close(cuda);
     fl_blas_plans_close(cuda->plans);
     if (cuda->blas) cublasLtDestroy(cuda->blas);
     cudaFree(cuda->workspace);
     cudaFree(cuda->fault);
     if (cuda->disturbing) cudaStreamDestroy(cuda->disturbing);
+    cudaFreeHost(cuda->seen_fault);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     fl_pool_close(cuda->base.pool);
     free(cuda);
@@ -137,6 +153,7 @@ static fl_err open_parts(fl_cuda *cuda, int32_t n_threads) {
     cuda->workspace_bytes = WORKSPACE_BYTES;
     FL_TRY(cuda_alloc(&cuda->base, cuda->workspace_bytes, &cuda->workspace));
     FL_TRY(cuda_alloc(&cuda->base, sizeof *cuda->fault, (void **)&cuda->fault));
+    FL_TRY(cuda_alloc_host(&cuda->base, sizeof *cuda->fault, (void **)&cuda->seen_fault));
     return cuda_wait(&cuda->base);
 }
 
@@ -158,6 +175,7 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->upload = cuda_upload;
     be->download = cuda_download;
     be->wait = cuda_wait;
+    be->seal = cuda_seal;
     be->fill = fl_cuda_fill;
     be->close = cuda_close;
     fl_err err = open_parts(cuda, options->n_threads);

@@ -30,6 +30,15 @@ typedef enum fl_cuda_fault {
 /* What cuBLASLt chose for the shapes it was asked for; of matmul_blas.cu. */
 typedef struct fl_blas_plans fl_blas_plans;
 
+/* Pinned memory through which loading copies: one half is filled while the other is sent. */
+typedef struct fl_cuda_stage {
+    uint8_t *half[2];    /* [FL_CUDA_STAGE_BYTES]; NULL until the first use, and on a sealed backend */
+    cudaEvent_t sent[2]; /* behind the last copy out of each */
+    int32_t next;
+} fl_cuda_stage;
+
+enum { FL_CUDA_STAGE_BYTES = 32 << 20 };
+
 typedef struct fl_cuda {
     fl_backend base; /* first: a fl_backend * is cast back */
     int32_t device;
@@ -40,6 +49,8 @@ typedef struct fl_cuda {
         *workspace; /* of cuBLASLt, and short-lived partial results of an op: nothing survives the op in it */
     int64_t workspace_bytes;
     fl_blas_plans *plans;
+    fl_cuda_stage stage;
+    int32_t *seen_fault; /* host: what wait reads */
     int32_t *fault; /* device: fl_cuda_fault, the first since the last wait; kernels set it with atomicCAS */
     int32_t n_multiprocessors;
 } fl_cuda;
@@ -51,6 +62,21 @@ static inline fl_cuda *fl_cuda_of(fl_backend *be) {
 /* FL_ERR_OK, or an error that names what was tried and CUDA's own words. */
 fl_err fl_cuda_check(cudaError_t error, const char *what);
 fl_err fl_cuda_check_blas(cublasStatus_t status, const char *what);
+
+/* [FL_CUDA_STAGE_BYTES] of pinned memory that no copy reads any more; what it holds next is sent in the order of the
+ * ops. Waits for the copy before the last. */
+fl_err fl_cuda_stage_take(fl_cuda *cuda, uint8_t **out);
+fl_err fl_cuda_stage_send(fl_cuda *cuda, void *to, int64_t bytes);
+/* Bytes of the host that may change when this returns, copied into the stage by the pool's threads. */
+fl_err fl_cuda_stage_copy(fl_cuda *cuda, void *to, const void *from, int64_t bytes);
+/* Waits for the copies and gives the memory back. */
+void fl_cuda_stage_close(fl_cuda *cuda);
+
+/* Recordings are CUDA graphs; cuda_graph.cu. */
+fl_err fl_cuda_record(fl_backend *be);
+fl_err fl_cuda_record_end(fl_backend *be, fl_recording **out);
+fl_err fl_cuda_replay(fl_backend *be, const fl_recording *recording);
+void fl_cuda_recording_close(fl_backend *be, fl_recording *recording);
 
 fl_err fl_blas_plans_open(fl_blas_plans **out);
 void fl_blas_plans_close(fl_blas_plans *plans);

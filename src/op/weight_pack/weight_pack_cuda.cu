@@ -1,8 +1,6 @@
 /* weight_pack, CUDA: the source is host memory, mapped from a file, the weight is the device's. Rows of the packed
- * matrix are made on the host by the backend's threads, some STAGE_BYTES at a time, and uploaded. It runs at load,
- * reads disks and takes its stage from malloc: the one op that does. */
-#include <stdlib.h>
-
+ * matrix are made on the host by the backend's threads, a half of the stage at a time, while the other half is sent.
+ * It runs at load and reads disks: the one op that does. */
 #include "backend/cuda/cuda_backend.h"
 
 extern "C" {
@@ -10,7 +8,7 @@ extern "C" {
 #include "op/weight_pack/weight_pack_source.h"
 }
 
-enum { STAGE_BYTES = 4 << 20, CHUNK = 512, FEATURES = 32 /* of the packed matrix, a task */ };
+enum { CHUNK = 512, FEATURES = 32 /* of the packed matrix, a task */ };
 
 typedef struct job {
     fl_pack_source source;
@@ -50,29 +48,24 @@ static void pack_features(void *context, int32_t task, int32_t worker) {
     else pack_rows(j, first, end);
 }
 
-static fl_err pack_staged(fl_backend *be, const fl_weight_pack_args *a, job *j, int32_t stage_features) {
-    int32_t n = a->transpose ? a->cols : a->rows;
-    int64_t row_bytes = (int64_t)j->k * (int64_t)sizeof(uint16_t);
-    for (j->first = 0; j->first < n; j->first += j->n) {
-        j->n = n - j->first < stage_features ? n - j->first : stage_features;
-        fl_pool_run(be->pool, (j->n + FEATURES - 1) / FEATURES, pack_features, j);
-        uint8_t *to = (uint8_t *)a->w->data + ((int64_t)a->n_offset + j->first) * row_bytes;
-        FL_TRY(be->upload(be, to, j->stage, j->n * row_bytes));
-    }
-    return FL_ERR_OK;
-}
-
 extern "C" fl_err fl_weight_pack_cuda(fl_backend *be, const fl_weight_pack_args *a) {
     FL_TRY(fl_weight_pack_validate(a));
+    fl_cuda *cuda = fl_cuda_of(be);
     job j = {};
     j.source = fl_pack_source_of(a);
     j.k = a->w->k;
     int64_t row_bytes = (int64_t)j.k * (int64_t)sizeof(uint16_t);
-    int32_t stage_features = row_bytes < STAGE_BYTES ? (int32_t)(STAGE_BYTES / row_bytes) : 1;
-    j.stage = (uint16_t *)malloc((size_t)(stage_features * row_bytes));
-    if (!j.stage)
-        return FL_FAIL(FL_ERR_NOMEM, "weight_pack: %lld bytes", (long long)(stage_features * row_bytes));
-    fl_err err = pack_staged(be, a, &j, stage_features);
-    free(j.stage);
-    return err;
+    int32_t n = a->transpose ? a->cols : a->rows, most = (int32_t)(FL_CUDA_STAGE_BYTES / row_bytes);
+    if (most < 1)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "weight_pack: k is %d, at most %d", j.k,
+                       FL_CUDA_STAGE_BYTES / (int32_t)sizeof(uint16_t));
+    for (j.first = 0; j.first < n; j.first += j.n) {
+        j.n = n - j.first < most ? n - j.first : most;
+        uint8_t *to = (uint8_t *)a->w->data + ((int64_t)a->n_offset + j.first) * row_bytes, *half;
+        FL_TRY(fl_cuda_stage_take(cuda, &half));
+        j.stage = (uint16_t *)half;
+        fl_pool_run(be->pool, (j.n + FEATURES - 1) / FEATURES, pack_features, &j);
+        FL_TRY(fl_cuda_stage_send(cuda, to, j.n * row_bytes));
+    }
+    return FL_ERR_OK;
 }

@@ -1,0 +1,68 @@
+/* bench graph: one decode step of one shape, op by op and as a CUDA graph. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/bench.h"
+#include "cli/format.h"
+#include "engine/graph_bench.h"
+
+typedef struct shape {
+    int64_t rows, pos;
+} shape;
+
+static fl_err parse_shape(const char *text, shape *out) {
+    char rows[32];
+    size_t n = strcspn(text, ":");
+    snprintf(rows, sizeof rows, "%.*s", (int)(n < sizeof rows ? n : sizeof rows - 1), text);
+    FL_TRY(fl_size_parse(rows, "--shape ROWS", &out->rows));
+    out->pos = 2047;
+    if (text[n]) FL_TRY(fl_size_parse(text + n + 1, "--shape POS", &out->pos));
+    if (out->rows < 1 || out->rows > FL_GRAPH_ROWS_MAX || out->pos < out->rows - 1 || out->pos >= 1 << 24)
+        return FL_FAIL(FL_ERR_INVALID,
+                       "--shape: expected 1..%d rows and a position of at least rows - 1, found '%s'",
+                       FL_GRAPH_ROWS_MAX, text);
+    return FL_ERR_OK;
+}
+
+static fl_err print(const fl_options *o, const shape *s, const fl_graph_bench *c, const char *backend) {
+    if (o->json)
+        return fl_cli_print_json(json_pack(
+            "{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:I, s:s}", "backend", backend, "rows", (json_int_t)s->rows,
+            "pos", (json_int_t)s->pos, "runs", (int)o->runs, "eager_s", c->eager_s, "graph_s", c->graph_s,
+            "first_graph_s", c->first_graph_s, "n_different", (json_int_t)c->n_different, "fault", c->fault));
+    printf("%s, %lld rows at position %lld; median of %d steps\n\n", backend, (long long)s->rows,
+           (long long)s->pos, (int)o->runs);
+    printf("op by op   %s\n", fl_format_seconds(c->eager_s).s);
+    if (c->fault[0]) {
+        printf("as graph   not recorded: %s\n", c->fault);
+    } else {
+        printf("as graph   %s, %.2f times as fast; the first took %s\n", fl_format_seconds(c->graph_s).s,
+               c->eager_s / c->graph_s, fl_format_seconds(c->first_graph_s).s);
+        printf("logits     %lld differ\n", (long long)c->n_different);
+    }
+    return FL_ERR_OK;
+}
+
+static fl_err bench(const fl_options *o, fl_progress *progress, fl_engine **engine, bool *good) {
+    shape s;
+    fl_graph_bench check;
+    fl_engine_info info;
+    FL_TRY(parse_shape(o->shape, &s));
+    FL_TRY(fl_ask_open(o, s.pos + 1 > 1024 ? s.pos + 1 : 1024, progress, engine));
+    fl_engine_get_info(*engine, &info);
+    FL_TRY(fl_graph_bench_run(*engine, (int32_t)s.rows, (int32_t)s.pos, (int32_t)o->runs, &check));
+    *good = check.fault[0] == 0 && check.n_different == 0;
+    return print(o, &s, &check, info.backend);
+}
+
+int fl_cmd_bench_graph(const fl_options *options) {
+    fl_progress progress;
+    fl_engine *engine = NULL;
+    bool good = false;
+    fl_progress_init(&progress, options);
+    fl_err err = bench(options, &progress, &engine, &good);
+    fl_progress_clear(&progress);
+    fl_engine_close(engine);
+    if (err != FL_ERR_OK) return fl_cli_fail("bench graph", err);
+    return good ? 0 : FL_EXIT_FAILED;
+}

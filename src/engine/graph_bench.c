@@ -1,0 +1,99 @@
+#include "engine/graph_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+typedef struct check {
+    fl_engine *e;
+    int32_t rows;
+    fl_step step;
+    double *times_s; /* [runs] */
+    float *wanted;   /* [rows][n_vocab] what the eager step gave */
+} check;
+
+/* Rows of one timeline as if each were a request's: row i writes its own position and reads those before it. */
+static void build(check *c, int32_t pos) {
+    fl_engine *e = c->e;
+    const fl_rope *rope = &e->attending.rope;
+    for (int32_t i = 0; i < fl_pages_of((int64_t)pos + 1); i++) e->found_pages[i] = i;
+    for (int32_t i = 0; i < c->rows; i++) {
+        int32_t at = pos - (c->rows - 1) + i;
+        int64_t first = (int64_t)i * rope->dim;
+        e->ids[i] = (1 + 7919 * i) % e->config->vocab_size;
+        e->logit_rows[i] = i;
+        e->seqs[i] = (fl_kv_rows){.row = i, .n_rows = 1, .pos = at, .pages = e->found_pages};
+        fl_rope_table(rope, FL_ROTATION_EXACT, at, 1, e->rope_table + first);
+        if (rope->near_tokens == 0) continue;
+        fl_rope_table(rope, FL_ROTATION_FAR_QUERY, at, 1, e->far_q_table + first);
+        fl_rope_table(rope, FL_ROTATION_FAR_KEY, at, 1, e->far_k_table + first);
+    }
+    c->step = (fl_step){.rows = c->rows,
+                        .ids = e->ids,
+                        .rope_table = e->rope_table,
+                        .far_q_table = e->far_q_table,
+                        .far_k_table = e->far_k_table,
+                        .attend = &e->attending.attend,
+                        .seqs = e->seqs,
+                        .n_seqs = c->rows,
+                        .kv = e->kv,
+                        .softmax_scale = e->attending.softmax_scale,
+                        .logit_rows = e->logit_rows,
+                        .n_logit_rows = c->rows,
+                        .logits = e->logits_memory};
+}
+
+static fl_err run(check *c, double *time_s) {
+    double start_s = fl_now_s();
+    FL_TRY(fl_forward(c->e->weights, &c->step, &c->e->arena));
+    *time_s = fl_now_s() - start_s;
+    return FL_ERR_OK;
+}
+
+static int compare_times(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static fl_err run_many(check *c, int32_t runs, double *median_s) {
+    for (int32_t i = 0; i < runs; i++) FL_TRY(run(c, &c->times_s[i]));
+    qsort(c->times_s, (size_t)runs, sizeof(double), compare_times);
+    *median_s = c->times_s[runs / 2];
+    return FL_ERR_OK;
+}
+
+static fl_err run_both(check *c, int32_t runs, fl_graph_bench *out) {
+    const uint32_t *found = c->e->logits_memory, *wanted = (const uint32_t *)c->wanted;
+    int64_t n = (int64_t)c->rows * c->e->config->vocab_size;
+    double plain_s;
+    FL_TRY(run(c, &plain_s)); /* warm */
+    FL_TRY(run_many(c, runs, &out->eager_s));
+    memcpy(c->wanted, found, (size_t)n * sizeof(float));
+    c->step.graphs = c->e->graphs;
+    FL_TRY(run(c, &plain_s));
+    FL_TRY(run(c, &out->first_graph_s));
+    FL_TRY(run_many(c, runs, &out->graph_s));
+    for (int64_t i = 0; i < n; i++) out->n_different += found[i] != wanted[i];
+    const char *fault = fl_graphs_get_info(c->e->graphs).fault;
+    if (fault) snprintf(out->fault, sizeof out->fault, "%s", fault);
+    return FL_ERR_OK;
+}
+
+fl_err fl_graph_bench_run(fl_engine *e, int32_t rows, int32_t pos, int32_t runs, fl_graph_bench *out) {
+    check c = {.e = e, .rows = rows};
+    *out = (fl_graph_bench){0};
+    if (!e->graphs)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s keeps no graphs, or was told not to", e->be->name);
+    if (rows < 1 || rows > FL_GRAPH_ROWS_MAX || pos < rows - 1 || pos >= e->ctx_tokens || runs < 1)
+        return FL_FAIL(FL_ERR_INVALID, "shape: expected 1..%d rows at a position below %d, found %d:%d",
+                       FL_GRAPH_ROWS_MAX, e->ctx_tokens, rows, pos);
+    c.times_s = calloc((size_t)runs, sizeof *c.times_s);
+    c.wanted = calloc((size_t)rows * (size_t)e->config->vocab_size, sizeof *c.wanted);
+    build(&c, pos);
+    fl_err err = c.times_s && c.wanted ? run_both(&c, runs, out) : FL_FAIL(FL_ERR_NOMEM, "%d rows", rows);
+    free(c.times_s);
+    free(c.wanted);
+    return err;
+}

@@ -1,0 +1,128 @@
+#include "model/graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAULT_BYTES = 256, POSITION_STEPS = 8 };
+
+typedef struct entry {
+    fl_graph_shape shape;
+    int64_t last_use;        /* 0 = free */
+    fl_recording *recording; /* NULL after the first use */
+} entry;
+
+struct fl_graphs {
+    fl_backend *be;
+    int32_t ctx_tokens;
+    uint8_t *host;
+    int64_t host_bytes;
+    entry list[FL_GRAPHS_MAX];
+    int64_t clock;
+    int64_t n_replayed, n_recorded, n_plain;
+    char fault[FAULT_BYTES];
+};
+
+fl_err fl_graphs_open(fl_backend *be, const fl_config *config, int32_t ctx_tokens, fl_graphs **out) {
+    int64_t rows = FL_GRAPH_ROWS_MAX, table = rows * config->qk_rope_head_dim * (int64_t)sizeof(float);
+    int64_t pages = ctx_tokens / FL_KV_PAGE_TOKENS + 1;
+    if (!be->record) return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s records no steps", be->name);
+    fl_graphs *g = calloc(1, sizeof *g);
+    if (!g) return FL_FAIL(FL_ERR_NOMEM, "graphs");
+    g->be = be;
+    g->ctx_tokens = ctx_tokens;
+    /* ids and positions, up to three rotation tables, page tables; each from a multiple of 64 bytes on */
+    g->host_bytes = 2 * fl_align_up(rows * (int64_t)sizeof(int32_t), 64) + 3 * fl_align_up(table, 64) +
+                    rows * fl_align_up(pages * (int64_t)sizeof(int32_t), 64);
+    fl_err err = fl_backend_alloc_host(be, g->host_bytes, (void **)&g->host);
+    if (err != FL_ERR_OK) fl_graphs_close(g);
+    else *out = g;
+    return err;
+}
+
+static void drop(fl_graphs *g, entry *e) {
+    if (e->recording) g->be->recording_close(g->be, e->recording);
+    *e = (entry){0};
+}
+
+void fl_graphs_forget(fl_graphs *g) {
+    for (int32_t i = 0; g && i < FL_GRAPHS_MAX; i++) drop(g, &g->list[i]);
+}
+
+void fl_graphs_close(fl_graphs *g) {
+    if (!g) return;
+    fl_graphs_forget(g);
+    if (g->host) fl_backend_free_host(g->be, g->host, g->host_bytes);
+    free(g);
+}
+
+fl_graphs_info fl_graphs_get_info(const fl_graphs *g) {
+    return (fl_graphs_info){.n_replayed = g->n_replayed,
+                            .n_recorded = g->n_recorded,
+                            .n_plain = g->n_plain,
+                            .fault = g->fault[0] ? g->fault : NULL};
+}
+
+bool fl_graphs_take(const fl_graphs *g, const fl_step *step) {
+    bool fits = g && !g->be->timed && step->n_document == 0 && step->rows <= FL_GRAPH_ROWS_MAX &&
+                step->n_seqs == step->rows && step->n_logit_rows == step->rows;
+    for (int32_t i = 0; fits && i < step->rows; i++)
+        fits = step->seqs[i].row == i && step->logit_rows[i] == i && step->seqs[i].pos < g->ctx_tokens;
+    return fits;
+}
+
+int32_t fl_graphs_ceiling(const fl_graphs *g, int32_t pos) {
+    int64_t step = FL_ATTN_ABSORBED_SPLIT_TOKENS;
+    while (2 * step * POSITION_STEPS <= (int64_t)pos + 1) step *= 2;
+    int64_t end = (pos / step + 1) * step;
+    return (int32_t)(end < g->ctx_tokens ? end : g->ctx_tokens) - 1;
+}
+
+uint8_t *fl_graphs_host(const fl_graphs *g, int64_t *bytes) {
+    *bytes = g->host_bytes;
+    return g->host;
+}
+
+static bool is_same(const fl_graph_shape *a, const fl_graph_shape *b) {
+    return a->rows == b->rows && a->ceiling == b->ceiling && a->arena_bytes == b->arena_bytes;
+}
+
+/* The shape's entry; a new one takes the place of a free one or of the one not used for longest. */
+static entry *find(fl_graphs *g, const fl_graph_shape *shape) {
+    entry *oldest = &g->list[0];
+    for (int32_t i = 0; i < FL_GRAPHS_MAX; i++) {
+        entry *e = &g->list[i];
+        if (e->last_use > 0 && is_same(&e->shape, shape)) return e;
+        if (e->last_use < oldest->last_use) oldest = e;
+    }
+    drop(g, oldest);
+    oldest->shape = *shape;
+    return oldest;
+}
+
+/* What fails here fails again or works when run plainly: no step is lost by it. */
+static void record(fl_graphs *g, entry *e, fl_graph_fn *issue, void *context) {
+    fl_err err = g->be->record(g->be);
+    if (err == FL_ERR_OK) {
+        err = issue(context);
+        if (err != FL_ERR_OK) snprintf(g->fault, sizeof g->fault, "%s", fl_err_detail());
+        fl_err end = g->be->record_end(g->be, err == FL_ERR_OK ? &e->recording : NULL);
+        if (err != FL_ERR_OK) return;
+        err = end;
+    }
+    if (err != FL_ERR_OK) snprintf(g->fault, sizeof g->fault, "%s", fl_err_detail());
+    else g->n_recorded++;
+}
+
+fl_err fl_graphs_run(fl_graphs *g, const fl_graph_shape *shape, fl_graph_fn *issue, void *context) {
+    entry *e = find(g, shape);
+    bool known = e->last_use > 0;
+    e->last_use = ++g->clock;
+    if (known && !e->recording && !g->fault[0]) record(g, e, issue, context);
+    if (!e->recording) {
+        g->n_plain++;
+        return issue(context);
+    }
+    g->n_replayed++;
+    return g->be->replay(g->be, e->recording);
+}

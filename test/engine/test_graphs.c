@@ -1,0 +1,391 @@
+/* Decode steps as recordings, on a device that is made of a CPU backend: it keeps the ops of a recording with their
+ * arguments and runs them again on what memory holds by then. So what a recording keeps that it should have read, or
+ * reads from another place than the step wrote, shows in the answer's bits. And memory that nobody takes after start,
+ * and a device that is lost. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/graph_bench.h"
+
+enum { ANSWER = 40, REQUESTS = 3, KEPT_MAX = 4096 };
+
+/* ---- a device made of a CPU backend ---- */
+
+typedef fl_err op_fn(fl_backend *be, const void *args);
+
+typedef struct kept_op {
+    op_fn *run;
+    void *args;
+} kept_op;
+
+struct fl_recording {
+    kept_op list[KEPT_MAX];
+    int32_t n;
+};
+
+static struct fake {
+    const fl_op_table *real;
+    fl_op_table table;
+    fl_recording *open; /* being recorded */
+    int32_t n_open, n_replays, n_allocs;
+    bool refuse, lost;
+    fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out);
+} fake;
+
+static fl_err keep(op_fn *run, const void *args, size_t bytes) {
+    assert_true(fake.open->n < KEPT_MAX);
+    kept_op *op = &fake.open->list[fake.open->n++];
+    *op = (kept_op){.run = run, .args = malloc(bytes)};
+    assert_non_null(op->args);
+    memcpy(op->args, args, bytes);
+    return FL_ERR_OK;
+}
+
+#define X(op)                                                                                                \
+    static fl_err replay_##op(fl_backend *be, const void *a) {                                               \
+        return fake.real->op(be, a);                                                                         \
+    }                                                                                                        \
+    static fl_err fake_##op(fl_backend *be, const fl_##op##_args *a) {                                       \
+        return fake.open ? keep(replay_##op, a, sizeof *a) : fake.real->op(be, a);                           \
+    }
+#include "op/oplist.inc"
+#undef X
+
+/* Ops that read positions when they run: their descriptors are kept by value, as a kernel's parameters are. */
+typedef struct kept_rows {
+    union {
+        fl_kv_write_args write;
+        fl_attn_absorbed_args absorbed;
+    } args;
+    fl_kv_rows seqs[FL_GRAPH_ROWS_MAX];
+} kept_rows;
+
+static void read_positions(const kept_rows *k, int32_t n, fl_kv_rows *seqs) {
+    assert_true(n <= FL_GRAPH_ROWS_MAX);
+    for (int32_t i = 0; i < n; i++) {
+        seqs[i] = k->seqs[i];
+        if (!seqs[i].pos_at) continue;
+        assert_true(*seqs[i].pos_at <= seqs[i].pos);
+        seqs[i].pos = *seqs[i].pos_at;
+    }
+}
+
+static fl_err run_write(fl_backend *be, const void *kept) {
+    fl_kv_rows seqs[FL_GRAPH_ROWS_MAX];
+    fl_kv_write_args args = ((const kept_rows *)kept)->args.write;
+    read_positions(kept, args.n_seqs, seqs);
+    args.seqs = seqs;
+    return fake.real->kv_write(be, &args);
+}
+
+static fl_err run_absorbed(fl_backend *be, const void *kept) {
+    fl_kv_rows seqs[FL_GRAPH_ROWS_MAX];
+    fl_attn_absorbed_args args = ((const kept_rows *)kept)->args.absorbed;
+    read_positions(kept, args.n_seqs, seqs);
+    args.seqs = seqs;
+    return fake.real->attn_absorbed(be, &args);
+}
+
+static fl_err write_rows(fl_backend *be, const fl_kv_write_args *a) {
+    kept_rows k = {.args.write = *a};
+    memcpy(k.seqs, a->seqs, (size_t)a->n_seqs * sizeof *a->seqs);
+    return fake.open ? keep(run_write, &k, sizeof k) : run_write(be, &k);
+}
+
+static fl_err absorbed_rows(fl_backend *be, const fl_attn_absorbed_args *a) {
+    kept_rows k = {.args.absorbed = *a};
+    memcpy(k.seqs, a->seqs, (size_t)a->n_seqs * sizeof *a->seqs);
+    return fake.open ? keep(run_absorbed, &k, sizeof k) : run_absorbed(be, &k);
+}
+
+static fl_err copy(fl_backend *be, void *to, const void *from, int64_t bytes) {
+    (void)be;
+    assert_null(fake.open); /* such a copy could not be replayed */
+    memcpy(to, from, (size_t)bytes);
+    return FL_ERR_OK;
+}
+
+static fl_err wait(fl_backend *be) {
+    (void)be;
+    assert_null(fake.open);
+    return fake.lost ? FL_FAIL(FL_ERR_DEVICE, "an illegal memory access") : FL_ERR_OK;
+}
+
+static fl_err download(fl_backend *be, void *to, const void *from, int64_t bytes) {
+    memcpy(to, from, (size_t)bytes);
+    return wait(be);
+}
+
+static fl_err record(fl_backend *be) {
+    (void)be;
+    assert_null(fake.open);
+    fake.open = calloc(1, sizeof *fake.open);
+    assert_non_null(fake.open);
+    fake.n_open++;
+    return FL_ERR_OK;
+}
+
+static void recording_close(fl_backend *be, fl_recording *r) {
+    (void)be;
+    for (int32_t i = 0; i < r->n; i++) free(r->list[i].args);
+    free(r);
+    fake.n_open--;
+}
+
+static fl_err record_end(fl_backend *be, fl_recording **out) {
+    fl_recording *made = fake.open;
+    fake.open = NULL;
+    if (out && !fake.refuse) *out = made;
+    else recording_close(be, made);
+    return fake.refuse ? FL_FAIL(FL_ERR_DEVICE, "the graph is refused") : FL_ERR_OK;
+}
+
+static fl_err replay(fl_backend *be, const fl_recording *r) {
+    fake.n_replays++;
+    for (int32_t i = 0; i < r->n; i++) FL_TRY(r->list[i].run(be, r->list[i].args));
+    return FL_ERR_OK;
+}
+
+static fl_err counted_alloc(fl_backend *be, int64_t bytes, void **out) {
+    fake.n_allocs++;
+    return fake.alloc(be, bytes, out);
+}
+
+/* The engine's backend becomes a device that can record. No request runs. */
+static void become_device(fl_engine *e) {
+    fl_backend *be = e->be;
+    fake.real = be->op;
+#define X(op) fake.table.op = fake_##op;
+#include "op/oplist.inc"
+#undef X
+    fake.table.kv_write = write_rows;
+    fake.table.attn_absorbed = absorbed_rows;
+    be->op = &fake.table;
+    be->device = true;
+    be->upload = copy;
+    be->download = download;
+    be->wait = wait;
+    be->alloc_host = be->alloc;
+    be->free_host = be->free;
+    be->record = record;
+    be->record_end = record_end;
+    be->replay = replay;
+    be->recording_close = recording_close;
+    fl_backend_seal(be, false);
+    assert_int_equal(fl_graphs_open(be, e->config, e->ctx_tokens, &e->graphs), FL_ERR_OK);
+    fl_backend_seal(be, true);
+}
+
+/* ---- answers ---- */
+
+typedef struct answer {
+    int32_t tokens[ANSWER];
+    float logprobs[ANSWER];
+    int32_t n;
+    fl_err err;
+    char detail[512];
+} answer;
+
+static fl_engine *open_engine(void) {
+    fl_settings s;
+    fl_engine *e = NULL;
+    memset(&fake, 0, sizeof fake);
+    fl_settings_default(&s);
+    s.model_path = "build/models/spark-66m";
+    s.backend = fl_backend_available("avx512") ? "avx512"
+                : fl_backend_available("avx2") ? "avx2"
+                                               : "reference";
+    s.ctx_tokens = 2048;
+    s.kv_tokens = REQUESTS * 2048;
+    s.span_tokens = 256;
+    if (fl_engine_open(&s, &e) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
+    return e;
+}
+
+static void read_answer(fl_request *r, answer *out) {
+    fl_event event;
+    do {
+        assert_int_equal(fl_poll(r, 10, &event), FL_ERR_OK);
+        if (event.type != FL_EVENT_TOKEN || event.token < 0) continue;
+        out->tokens[out->n] = event.token;
+        out->logprobs[out->n++] = event.logprob;
+    } while (event.type != FL_EVENT_DONE);
+    out->err = event.err;
+    if (event.err != FL_ERR_OK) memcpy(out->detail, event.err_detail, sizeof out->detail);
+}
+
+/* Requests of n[i] prompt tokens at once. Everything is tail: documents need a real device. */
+static void ask(fl_engine *e, const int32_t *n, int32_t n_requests, answer *out) {
+    fl_session *session[REQUESTS];
+    fl_request *request[REQUESTS];
+    int32_t ids[2048];
+    memset(out, 0, (size_t)n_requests * sizeof *out);
+    for (int32_t i = 0; i < 2048; i++) ids[i] = 5 + i * 7919 % 8000;
+    for (int32_t i = 0; i < n_requests; i++) {
+        fl_request_params p;
+        fl_request_params_default(&p);
+        p.tokens = ids + i;
+        p.n_tokens = n[i];
+        p.document_tokens = 0;
+        p.max_tokens = ANSWER - 7 * i;
+        p.ignore_eos = true;
+        assert_int_equal(fl_session_open(e, &session[i]), FL_ERR_OK);
+        assert_int_equal(fl_submit(session[i], &p, &request[i]), FL_ERR_OK);
+    }
+    for (int32_t i = 0; i < n_requests; i++) read_answer(request[i], &out[i]);
+    for (int32_t i = 0; i < n_requests; i++) {
+        fl_request_close(request[i]);
+        fl_session_close(session[i]);
+    }
+}
+
+static void assert_same(const answer *a, const answer *b) {
+    if (b->err != FL_ERR_OK) fail_msg("%s", b->detail);
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->tokens, b->tokens, sizeof a->tokens);
+    assert_memory_equal(a->logprobs, b->logprobs, sizeof a->logprobs);
+}
+
+/* ---- tests ---- */
+
+/* Across a split's end, a page's end and a ceiling; rows that come and go. */
+static const int32_t lengths[REQUESTS] = {500, 1010, 30};
+
+static void replays_give_the_bits_of_plain_steps(void **state) {
+    (void)state;
+    answer plain[REQUESTS], found[REQUESTS];
+    fl_engine_info info;
+    fl_engine *e = open_engine();
+    ask(e, lengths, REQUESTS, plain);
+    become_device(e);
+    for (int32_t i = 0; i < REQUESTS; i++) { /* alone */
+        ask(e, &lengths[i], 1, found);
+        if (i == 0) assert_same(&plain[0], &found[0]);
+    }
+    assert_true(fake.n_replays > ANSWER);
+    ask(e, lengths, REQUESTS, found);
+    for (int32_t i = 0; i < REQUESTS; i++) assert_same(&plain[i], &found[i]);
+    fl_engine_get_info(e, &info);
+    assert_int_equal(info.graph_steps, fake.n_replays);
+    assert_true(info.plain_steps > 0);
+    assert_null(info.graph_warning);
+    fl_engine_forget(e);
+    assert_int_equal(fake.n_open, 0);
+    ask(e, lengths, REQUESTS, found);
+    for (int32_t i = 0; i < REQUESTS; i++) assert_same(&plain[i], &found[i]);
+    fl_engine_close(e);
+    assert_int_equal(fake.n_open, 0);
+}
+
+static void a_step_that_cannot_be_recorded_runs_plainly(void **state) {
+    (void)state;
+    answer plain[REQUESTS], found[REQUESTS];
+    fl_engine_info info;
+    fl_engine *e = open_engine();
+    ask(e, lengths, REQUESTS, plain);
+    become_device(e);
+    fake.refuse = true;
+    ask(e, lengths, REQUESTS, found);
+    for (int32_t i = 0; i < REQUESTS; i++) assert_same(&plain[i], &found[i]);
+    fl_engine_get_info(e, &info);
+    assert_int_equal(info.graph_steps, 0);
+    assert_string_equal(info.graph_warning, "the graph is refused");
+    assert_int_equal(fake.n_open, 0);
+    fl_engine_close(e);
+}
+
+static void ceilings_leave_an_eighth_at_most(void **state) {
+    (void)state;
+    fl_engine *e = open_engine();
+    become_device(e);
+    fl_graphs *far = NULL;
+    fl_backend_seal(e->be, false);
+    assert_int_equal(fl_graphs_open(e->be, e->config, 1 << 20, &far), FL_ERR_OK);
+    int32_t n = 0, before = -1;
+    for (int32_t pos = 0; pos < 1 << 20; pos++) {
+        int32_t ceiling = fl_graphs_ceiling(far, pos);
+        assert_in_range(ceiling, pos, (1 << 20) - 1);
+        assert_true((int64_t)ceiling - pos < FL_ATTN_ABSORBED_SPLIT_TOKENS + pos / 8);
+        n += ceiling != before;
+        before = ceiling;
+    }
+    assert_true(n < 128);
+    assert_int_equal(fl_graphs_ceiling(e->graphs, 2047), 2047);
+    fl_graphs_close(far);
+    fl_engine_close(e);
+}
+
+static void the_check_of_one_shape_finds_the_same_bits(void **state) {
+    (void)state;
+    fl_graph_bench check;
+    fl_engine *e = open_engine();
+    assert_int_equal(fl_graph_bench_run(e, 1, 100, 1, &check), FL_ERR_UNSUPPORTED);
+    become_device(e);
+    assert_int_equal(fl_graph_bench_run(e, 5, 1030, 2, &check), FL_ERR_OK);
+    assert_int_equal(check.n_different, 0);
+    assert_string_equal(check.fault, "");
+    assert_int_equal(fl_graph_bench_run(e, 5, 3, 2, &check), FL_ERR_INVALID);
+    assert_int_equal(fl_graph_bench_run(e, 1, 2048, 2, &check), FL_ERR_INVALID);
+    fake.refuse = true;
+    assert_int_equal(fl_graph_bench_run(e, 2, 100, 1, &check), FL_ERR_OK);
+    assert_string_equal(check.fault, "the graph is refused");
+    fl_engine_close(e);
+}
+
+static void nothing_is_taken_after_start(void **state) {
+    (void)state;
+    answer found[REQUESTS];
+    void *memory = NULL;
+    fl_engine *e = open_engine();
+    assert_int_equal(e->be->alloc(e->be, 4096, &memory), FL_ERR_INTERNAL);
+    assert_non_null(strstr(fl_err_detail(), "4096 bytes"));
+    fake.alloc = e->be->alloc;
+    e->be->alloc = counted_alloc;
+    ask(e, lengths, REQUESTS, found);
+    for (int32_t i = 0; i < REQUESTS; i++) assert_int_equal(found[i].err, FL_ERR_OK);
+    assert_int_equal(fake.n_allocs, 0);
+    fl_engine_close(e);
+}
+
+static void a_lost_device_ends_all_requests(void **state) {
+    (void)state;
+    answer found[REQUESTS];
+    fl_session *s = NULL;
+    fl_request *r = NULL;
+    fl_request_params p;
+    const int32_t token = 7;
+    fl_engine *e = open_engine();
+    become_device(e);
+    fake.lost = true;
+    ask(e, lengths, REQUESTS, found);
+    for (int32_t i = 0; i < REQUESTS; i++) {
+        assert_int_equal(found[i].err, FL_ERR_DEVICE);
+        assert_non_null(strstr(found[i].detail, "an illegal memory access"));
+    }
+    fl_request_params_default(&p);
+    p.tokens = &token;
+    p.n_tokens = 1;
+    assert_int_equal(fl_session_open(e, &s), FL_ERR_OK);
+    assert_int_equal(fl_submit(s, &p, &r), FL_ERR_DEVICE);
+    assert_non_null(strstr(fl_err_detail(), "restart"));
+    fl_session_close(s);
+    fl_engine_close(e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replays_give_the_bits_of_plain_steps),
+        cmocka_unit_test(a_step_that_cannot_be_recorded_runs_plainly),
+        cmocka_unit_test(ceilings_leave_an_eighth_at_most),
+        cmocka_unit_test(the_check_of_one_shape_finds_the_same_bits),
+        cmocka_unit_test(nothing_is_taken_after_start),
+        cmocka_unit_test(a_lost_device_ends_all_requests),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
