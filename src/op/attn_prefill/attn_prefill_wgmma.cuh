@@ -90,6 +90,21 @@ FL_DEVICE prefill_task task_of(const fl_prefill_call *c, uint32_t task) {
     return {c->first_tile + ((c->n_heads - 1 - head) % 2 ? i : c->row_tiles - 1 - i), head};
 }
 
+/* ---- running state --------------------------------------------------------------------------------------------- */
+
+/* State: [half tile of 64 rows][head][N / 4 + 1][128 threads] float4: each thread's part of o, then m, l. */
+template <int N> FL_DEVICE float4 *state_of(const fl_prefill_call *c, int32_t half_tile, int32_t head) {
+    int64_t at = ((int64_t)half_tile * c->n_heads + head) * (N / 4 + 1) * GROUP_THREADS;
+    return (float4 *)c->state + at;
+}
+
+/* Into L2, so that the consumers need not wait for memory when they come to this task. */
+template <int N> FL_DEVICE void prefetch_state(const fl_prefill_call *c, prefill_task task) {
+    for (int32_t half_tile = 2 * task.tile; half_tile < 2 * task.tile + 2; half_tile++)
+        if ((int64_t)half_tile * 64 < c->keys.rows)
+            fl_bulk_prefetch(state_of<N>(c, half_tile, task.head), (N / 4 + 1) * GROUP_THREADS * 16);
+}
+
 /* ---- producer -------------------------------------------------------------------------------------------------- */
 
 /* Bits of the call's listed blocks, by one warp. */
@@ -218,8 +233,11 @@ FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefil
 template <int NOPE, class SHARED>
 FL_DEVICE void produce(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c) {
     ring_places<SHARED::STAGES> at;
-    for (uint32_t task = blockIdx.x; task < c->n_tasks; task += gridDim.x)
-        produce_task<NOPE>(s, maps, c, task_of(c, task), &at);
+    for (uint32_t i = blockIdx.x; i < c->n_tasks; i += gridDim.x) {
+        prefill_task task = task_of(c, i);
+        if (!c->first && threadIdx.x == 0) prefetch_state<SHARED::V_CHUNKS * CHUNK_COLUMNS / 2>(c, task);
+        produce_task<NOPE>(s, maps, c, task, &at);
+    }
 }
 
 /* ---- consumers: scores ----------------------------------------------------------------------------------------- */
@@ -276,7 +294,10 @@ FL_DEVICE void hide_by_bits(float (&s)[64], const uint32_t *bits) {
         uint32_t word = bits[j / 4] >> column;
 #pragma unroll
         for (int c = 0; c < 2; c++)
-            if (!(word >> (j % 4 * 8 + c) & 1)) s[4 * j + c] = s[4 * j + 2 + c] = -CUDART_INF_F;
+            if (!(word >> (j % 4 * 8 + c) & 1)) {
+                fl_fall(&s[4 * j + c]);
+                fl_fall(&s[4 * j + 2 + c]);
+            }
     }
 }
 
@@ -333,12 +354,6 @@ FL_DEVICE void pack_weights(uint32_t (&p)[8][4], const float (&s)[64]) {
 }
 
 /* ---- consumers: running state and output ----------------------------------------------------------------------- */
-
-/* State: [half tile of 64 rows][head][N / 4 + 1][128 threads] float4: each thread's part of o, then m, l. */
-template <int N> FL_DEVICE float4 *state_of(const fl_prefill_call *c, int32_t half_tile, int32_t head) {
-    int64_t at = ((int64_t)half_tile * c->n_heads + head) * (N / 4 + 1) * GROUP_THREADS;
-    return (float4 *)c->state + at + threadIdx.x % GROUP_THREADS;
-}
 
 template <int N> FL_DEVICE void start_sums(float (&o)[N], running *run) {
 #pragma unroll
@@ -471,7 +486,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     int32_t thread_row = warp_row + threadIdx.x % 32 / 4, half_tile = 2 * task.tile + group;
     bool has_rows = (int64_t)half_tile * 64 < c->keys.rows;
     const int4 *row_ranges = shared->row_ranges + thread_row;
-    float4 *state = state_of<N>(c, half_tile, task.head);
+    float4 *state = state_of<N>(c, half_tile, task.head) + threadIdx.x % GROUP_THREADS;
     float o[N], s[64];
     uint32_t p[8][4];
     running run;

@@ -81,6 +81,11 @@ FL_DEVICE void fl_bulk_load(void *shared, const void *global, uint32_t bytes, ui
         : "memory");
 }
 
+/* Into L2 alone; `bytes` and the address are multiples of 16. */
+FL_DEVICE void fl_bulk_prefetch(const void *global, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 /* A box at element coordinates (x, y[, z[, u]]), x the contiguous one, into `shared` (128-byte aligned, 1,024 with
  * the 128-byte swizzle); its bytes count on `barrier`. Outside the tensor: zeros, counted too. x in bytes is a multiple
  * of 16: "illegal instruction" else. */
