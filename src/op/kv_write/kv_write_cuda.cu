@@ -10,7 +10,7 @@ enum { WARPS = 4, SEQS = 64, RUNS = 2, EXTENT_ROWS = 8 };
 
 /* One of seqs[], and how many rows those before it in the launch have. */
 typedef struct seq {
-    const int32_t *pages;
+    const int32_t *pages, *pos_at; /* pos_at NULL: pos */
     int32_t row, pos, n_rows;
     int64_t rows_before;
 } seq;
@@ -129,7 +129,8 @@ static __global__ void __launch_bounds__(WARPS * 32) kv_write_kernel(const __gri
     if (row >= p.rows) return;
     int32_t of_seq = find_seq(p, row);
     const seq &s = p.seqs[of_seq];
-    int32_t i = (int32_t)(row - s.rows_before), pos = s.pos + i, slot = pos % FL_KV_PAGE_TOKENS;
+    int32_t i = (int32_t)(row - s.rows_before), pos = (s.pos_at ? __ldg(s.pos_at) : s.pos) + i;
+    int32_t slot = pos % FL_KV_PAGE_TOKENS;
     const uint16_t *latent = p.latent + (int64_t)(s.row + i) * p.latent_stride;
     const uint16_t *k_pe = p.k_pe + (int64_t)(s.row + i) * p.k_pe_stride;
     uint8_t *piece = fl_kv_piece_at(kv, __ldg(s.pages + pos / FL_KV_PAGE_TOKENS));
@@ -158,6 +159,7 @@ static int32_t take_seqs(const fl_kv_rows *seqs, int32_t n, params *p) {
     p->rows = 0;
     for (int32_t i = 0; i < n; i++) {
         p->seqs[i].pages = seqs[i].pages;
+        p->seqs[i].pos_at = seqs[i].pos_at;
         p->seqs[i].row = seqs[i].row;
         p->seqs[i].pos = seqs[i].pos;
         p->seqs[i].n_rows = seqs[i].n_rows;
