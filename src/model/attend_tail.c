@@ -2,8 +2,9 @@
  * rotations; a sparse tail), each part is a call, joined by log-sum-exp. */
 #include "model/attention.h"
 
-/* Rows a call of attn_absorbed takes, times the splits they see: bounds its partial results at any depth. */
-enum { ABSORBED_SPLIT_ROWS = 4096 };
+/* Rows a call of attn_absorbed takes, times the splits they see: bounds its partial results at any depth. Of several
+ * timelines half as many: never more than the plan's one timeline takes, whatever is lost there to rounding. */
+enum { ABSORBED_SPLIT_ROWS = 4096, ABSORBED_TIMELINES = 64 };
 
 /* One call: some keys by one rotation. */
 typedef struct part {
@@ -75,15 +76,21 @@ static fl_err open_parts(tail *a) {
     return FL_ERR_OK;
 }
 
-/* Some rows of one timeline against one part. `row` counts from row0. */
-static fl_err attend_part(const tail *a, const part *p, const fl_kv_rows *rows, int64_t row, void *out,
-                          float *lse) {
+/* Consecutive tail rows, of one timeline or several, that a call takes. */
+typedef struct group {
+    fl_kv_rows seqs[ABSORBED_TIMELINES]; /* their rows count from the group's first */
+    int32_t n_seqs, rows;
+    int32_t splits, last_pos; /* of the row that sees most */
+} group;
+
+/* A group against one part. `row`, of its first row, counts from row0. */
+static fl_err attend_part(const tail *a, const part *p, const group *g, int64_t row, void *out, float *lse) {
     const fl_attention *t = a->t;
     fl_backend *be = t->w->be;
     int64_t mark = fl_arena_mark(t->arena);
-    fl_attn_absorbed_args args = {.seqs = rows,
-                                  .n_seqs = 1,
-                                  .rows = rows->n_rows,
+    fl_attn_absorbed_args args = {.seqs = g->seqs,
+                                  .n_seqs = g->n_seqs,
+                                  .rows = g->rows,
                                   .n_heads = t->heads,
                                   .kv = *t->kv,
                                   .view = p->view,
@@ -92,29 +99,28 @@ static fl_err attend_part(const tail *a, const part *p, const fl_kv_rows *rows, 
                                   .out = out,
                                   .lse = lse};
     args.kv.plane = p->path->k_plane;
-    int64_t bytes =
-        fl_attn_absorbed_scratch_bytes(rows->n_rows, t->heads, t->latent, rows->pos + rows->n_rows - 1);
+    int64_t bytes = fl_attn_absorbed_scratch_bytes(g->rows, t->heads, t->latent, g->last_pos);
     FL_TRY(fl_arena_take(t->arena, bytes, 1, &args.scratch));
     FL_TRY(be->op->attn_absorbed(be, &args));
     fl_arena_reset(t->arena, mark);
     return FL_ERR_OK;
 }
 
-/* Some rows of one timeline against all parts. */
-static fl_err attend_rows(const tail *a, const fl_kv_rows *rows, int64_t row) {
+/* A group against all parts. */
+static fl_err attend_group(const tail *a, const group *g, int64_t row) {
     fl_attention *t = a->t;
     fl_backend *be = t->w->be;
-    int64_t mark = fl_arena_mark(t->arena), elements = (int64_t)rows->n_rows * t->heads * t->latent;
+    int64_t mark = fl_arena_mark(t->arena), elements = (int64_t)g->rows * t->heads * t->latent;
     void *out = fl_attention_at(t, a->out, row * t->heads * t->latent);
-    if (a->n_parts == 1) return attend_part(a, &a->parts[0], rows, row, out, NULL);
+    if (a->n_parts == 1) return attend_part(a, &a->parts[0], g, row, out, NULL);
     fl_attn_merge_args merge = {
-        .n_parts = a->n_parts, .rows = rows->n_rows, .n_heads = t->heads, .dim = t->latent, .out = out};
+        .n_parts = a->n_parts, .rows = g->rows, .n_heads = t->heads, .dim = t->latent, .out = out};
     for (int32_t i = 0; i < a->n_parts; i++) {
         void *part_out;
         float *lse;
         FL_TRY(fl_attention_take(t, elements, &part_out));
-        FL_TRY(fl_arena_take(t->arena, (int64_t)rows->n_rows * t->heads, sizeof(float), &lse));
-        FL_TRY(attend_part(a, &a->parts[i], rows, row, part_out, lse));
+        FL_TRY(fl_arena_take(t->arena, (int64_t)g->rows * t->heads, sizeof(float), &lse));
+        FL_TRY(attend_part(a, &a->parts[i], g, row, part_out, lse));
         merge.part[i] = part_out;
         merge.part_lse[i] = lse;
     }
@@ -123,18 +129,50 @@ static fl_err attend_rows(const tail *a, const fl_kv_rows *rows, int64_t row) {
     return FL_ERR_OK;
 }
 
-/* Tail rows of one timeline in groups small enough that their partial results stay bounded. */
-static fl_err attend_piece(const tail *a, const fl_kv_rows *piece) {
-    for (int32_t i = 0; i < piece->n_rows;) {
-        int32_t splits = (piece->pos + piece->n_rows) / FL_ATTN_ABSORBED_SPLIT_TOKENS + 1;
-        int32_t most = ABSORBED_SPLIT_ROWS / splits > 0 ? ABSORBED_SPLIT_ROWS / splits : 1;
-        int32_t n = piece->n_rows - i < most ? piece->n_rows - i : most;
-        const fl_kv_rows rows = {.n_rows = n,
-                                 .pos = piece->pos + i,
-                                 .pages = piece->pages,
-                                 .pos_at = i == 0 ? piece->pos_at : NULL};
-        FL_TRY(attend_rows(a, &rows, piece->row + i - a->row0));
+/* Rows of a timeline that sees `splits` splits which still fit; 0: the group is full. */
+static int32_t room(const group *g, int32_t splits) {
+    int32_t widest = g->splits > splits ? g->splits : splits;
+    if (g->rows == 0) return ABSORBED_SPLIT_ROWS / splits > 0 ? ABSORBED_SPLIT_ROWS / splits : 1;
+    int32_t most = ABSORBED_SPLIT_ROWS / 2 / widest - g->rows;
+    return g->n_seqs < ABSORBED_TIMELINES && most > 0 ? most : 0;
+}
+
+/* Adds rows of a timeline from its row i on; returns how many were taken. */
+static int32_t add_rows(group *g, const fl_kv_rows *piece, int32_t i) {
+    int32_t splits = (piece->pos + piece->n_rows) / FL_ATTN_ABSORBED_SPLIT_TOKENS + 1;
+    int32_t n = room(g, splits), last = piece->pos + i;
+    if (n > piece->n_rows - i) n = piece->n_rows - i;
+    if (n == 0) return 0;
+    g->seqs[g->n_seqs++] = (fl_kv_rows){.row = g->rows,
+                                        .n_rows = n,
+                                        .pos = last,
+                                        .pages = piece->pages,
+                                        .pos_at = i == 0 ? piece->pos_at : NULL};
+    last += n - 1;
+    g->rows += n;
+    g->splits = splits > g->splits ? splits : g->splits;
+    g->last_pos = last > g->last_pos ? last : g->last_pos;
+    return n;
+}
+
+/* The tail rows in groups small enough that their partial results stay bounded. */
+static fl_err attend_groups(const tail *a) {
+    const fl_step *step = a->t->step;
+    group g = {.n_seqs = 0};
+    int64_t row = 0;
+    for (int32_t s = step->n_document, i = 0; s < step->n_seqs;) {
+        int32_t n = add_rows(&g, &step->seqs[s], i);
         i += n;
+        if (i == step->seqs[s].n_rows) {
+            i = 0;
+            s++;
+            if (s < step->n_seqs) continue;
+        } else if (n > 0) {
+            continue;
+        }
+        FL_TRY(attend_group(a, &g, row));
+        row += g.rows;
+        g = (group){.n_seqs = 0};
     }
     return FL_ERR_OK;
 }
@@ -145,8 +183,7 @@ fl_err fl_attend_tail(fl_attention *t, int32_t row0, int32_t rows) {
     tail a = {.t = t, .row0 = row0, .rows = rows};
     FL_TRY(fl_attention_take(t, (int64_t)rows * t->heads * t->latent, &a.out));
     FL_TRY(open_parts(&a));
-    for (int32_t i = t->step->n_document; i < t->step->n_seqs; i++)
-        FL_TRY(attend_piece(&a, &t->step->seqs[i]));
+    FL_TRY(attend_groups(&a));
     const fl_matmul_head_args back = {.x = a.out,
                                       .x_row_stride = (int64_t)t->heads * t->latent,
                                       .x_head_stride = t->latent,
