@@ -1,14 +1,15 @@
 /* Products of e4m3 codes with block scales on Hopper's tensor cores. Grid: one block a multiprocessor, each walking
  * through tiles of WAVES * 128 rows x 128 features (SwiGLU: 64 gates and their 64 ups); BLOCKS of them form a cluster,
- * whose tiles lie side by side, so that each fetches a share of the rows' codes for all. Block: one warpgroup that only
- * issues bulk copies, two that multiply WAVES times 64 rows each. Shared: a ring of stages of 128 inputs, one block of
- * the scales. Bound by the tensor cores where rows are many (256 rows, clusters of 2: 256 flops a byte from L2), by
- * reading the weights where they are few.
+ * whose tiles lie side by side, so that each fetches a share of the rows' codes for all. Block: one warpgroup that
+ * fetches, one warp of it by bulk copies and one the weights' scales; two that multiply WAVES times 64 rows each.
+ * Shared: a ring of stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many (256
+ * rows, clusters of 2: 256 flops a byte from L2), by reading the weights where they are few.
  *
  * Two levels of sums: the tensor cores add a block's 128 products (they keep about 13 bits of a sum of e4m3), then the
  * block's sum, times the row's and the weight's scale, is added in f32, block after block. The accumulators of the
  * second level take half of the registers, so a warpgroup waits for each product. The other warpgroup's keep the tensor
- * cores at work meanwhile: nothing keeps the two in step, and they drift apart by themselves.
+ * cores at work meanwhile: nothing keeps the two in step, and they drift apart by themselves. A stage leaves the copying
+ * thread about 1,000 cycles, so it issues three copies for it and nothing else; it alone works out which tiles there are.
  *
  * Nothing about a row's sums depends on WAVES, BLOCKS or its place in a tile. Rows and features outside are copied as
  * zeros or as a neighbour's, multiplied and not stored. */
@@ -17,20 +18,22 @@
 #include "op/matmul/matmul_tiles.cuh"
 
 enum {
-    THREADS = 384,            /* copies: 0..127; products: 128..255, 256..383 */
+    THREADS = 384,            /* fetching: 0..127; products: 128..255, 256..383 */
     STAGE_K = FL_SCALE_BLOCK, /* 128 bytes, a row of the swizzle */
     STEP_K = 32,
     WAVE_ROWS = 64,
     TILE_FEATURES = 128,
     HALF_FEATURES = TILE_FEATURES / 2,
-    HALF_BYTES = HALF_FEATURES * STAGE_K,
+    WEIGHT_BYTES = TILE_FEATURES * STAGE_K,
     RING_BYTES = 192 << 10,
     BAND_ROWS = 2048, /* that one tile of weights is used for before the next */
     SWIZZLE_ALIGN = 1024,
     WARPS_MULTIPLYING = 8,
     STAGES_MAX = 6,
-    REGISTERS_COPYING = 72,
-    REGISTERS_MULTIPLYING = 216,
+    TILES_KEPT = 8,   /* more than STAGES_MAX + 1: a tile is in use until its results are stored */
+    SCALES_READ = 16, /* of a row of the weights' scales at once */
+    REGISTERS_FETCHING = 40,
+    REGISTERS_MULTIPLYING = 232,
     ROWS_OF_LARGE = 1024,  /* a group has on average, for tiles of 256 rows */
     ROWS_OF_CLUSTER = 128, /* for clusters of two */
 };
@@ -46,84 +49,110 @@ typedef struct plan {
     int32_t to_second;  /* features from the first half of a tile's to the second */
 } plan;
 
-/* Scales of a stage: of the rows, and of the weights for four blocks of k of which the stage's is one. The copy engine
- * takes 16 bytes at a time, so the rows' begin up to three rows before the tile's first. */
+/* Scales of a stage. The copy engine takes 16 bytes at a time, so the rows' begin up to three rows before the tile's
+ * first. */
 typedef struct stage_scales {
     float x[4 * WAVE_ROWS + 4];
-    float w[2][4]; /* half of the features, block % 4 */
+    float2 w; /* of the first half of the features, of the second */
+    float gap[2];
 } stage_scales;
 
 typedef struct shared_state {
     stage_scales scales[STAGES_MAX]; /* first: 16-byte aligned */
+    fl_tile tiles[TILES_KEPT];       /* the block's tile i at i % TILES_KEPT */
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     fl_tile_counts counts;
 } shared_state;
 
 template <int WAVES> struct ring_shape {
     static constexpr int32_t TILE_ROWS = 2 * WAVES * WAVE_ROWS;
-    static constexpr int32_t ROWS_BYTES = TILE_ROWS * STAGE_K, STAGE_BYTES = ROWS_BYTES + 2 * HALF_BYTES;
+    static constexpr int32_t ROWS_BYTES = TILE_ROWS * STAGE_K, STAGE_BYTES = ROWS_BYTES + WEIGHT_BYTES;
     static constexpr int32_t STAGES = RING_BYTES / STAGE_BYTES;
     static_assert(STAGES <= STAGES_MAX && TILE_ROWS <= 4 * WAVE_ROWS, "the state has room for all stages");
 };
 
+/* Where a role is in the ring, and the parity that it waits for there. */
+typedef struct ring_place {
+    int32_t stage;
+    uint32_t parity;
+} ring_place;
+
+template <int WAVES> FL_DEVICE void advance(ring_place *place) {
+    if (++place->stage < ring_shape<WAVES>::STAGES) return;
+    place->stage = 0;
+    place->parity ^= 1;
+}
+
 /* This block's part of tile t. */
-template <int BLOCKS> FL_DEVICE fl_tile find_tile(const plan *plan, const shared_state *s, int64_t t) {
+template <int BLOCKS> FL_DEVICE fl_tile find_tile(const plan *plan, const shared_state *s, int32_t t) {
     fl_tile at = fl_tile_find(&plan->walk, &s->counts, t);
     if constexpr (BLOCKS > 1) at.feature += (int32_t)fl_cluster_rank() * (plan->walk.tile_features / BLOCKS);
     return at;
 }
 
-/* ---- copies ---- */
+/* ---- fetching ---- */
 
-typedef struct maps {
-    const CUtensorMap *x, *w;
-} maps;
-
-/* The scales of the weights for the features from `feature` on and block b of k. */
-FL_DEVICE const float *weight_scales(const plan *plan, int32_t group, int32_t feature, int32_t b) {
-    int32_t row = min(feature / FL_SCALE_BLOCK, plan->scale_rows - 1); /* a tile may lie outside */
-    return plan->w_scale + group * plan->w_scale_group_stride + row * plan->w_scale_stride + (b & ~3);
-}
-
-/* Copies the operands of all tiles of this block into the ring. One thread. In a cluster of two each block copies one
- * half of the rows' codes into both rings. */
+/* Copies the operands and the rows' scales of all tiles of this block into the ring, and tells the tiles. One thread. In
+ * a cluster of two each block copies one half of the rows' codes into both rings. */
 template <int WAVES, int BLOCKS>
-FL_DEVICE void copy_tiles(const plan *plan, const maps *maps, shared_state *s, uint8_t *ring) {
+FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUtensorMap *map_w,
+                          shared_state *s, uint8_t *ring) {
     using shape = ring_shape<WAVES>;
-    int32_t stage = 0;
-    uint32_t parity = 1; /* of the empty barriers: a fresh one counts as having ended its phase 1 */
-    int64_t tiles = fl_tile_total(&plan->walk, &s->counts);
-    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
+    ring_place place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
+    int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
+    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS, kept++) {
         fl_tile at = find_tile<BLOCKS>(plan, s, t);
-        int32_t second = at.feature + plan->to_second, scale_row = at.row & ~3;
+        int32_t scale_row = at.row & ~3;
         const float *x_scale = plan->x_scale + scale_row;
-        uint32_t x_scale_bytes =
+        uint32_t scale_bytes =
             (uint32_t)min((int64_t)shape::TILE_ROWS + 4, plan->x_scale_stride - scale_row) * sizeof(float);
-        uint32_t bytes = shape::STAGE_BYTES + x_scale_bytes + 2 * sizeof(s->scales[0].w[0]);
-        for (int32_t b = 0; b < plan->blocks; b++) {
-            uint8_t *x = ring + stage * shape::STAGE_BYTES, *w = x + shape::ROWS_BYTES;
-            stage_scales *scales = &s->scales[stage];
-            uint64_t *full = &s->full[stage];
-            int32_t k = b * STAGE_K;
-            fl_barrier_wait(&s->empty[stage], parity);
-            fl_barrier_expect(full, bytes);
+#pragma unroll 1
+        for (int32_t b = 0; b < plan->blocks; b++, x_scale += plan->x_scale_stride, advance<WAVES>(&place)) {
+            uint8_t *x = ring + place.stage * shape::STAGE_BYTES;
+            uint64_t *full = &s->full[place.stage];
+            fl_barrier_wait(&s->empty[place.stage], place.parity);
+            if (b == 0) s->tiles[kept % TILES_KEPT] = at;
+            fl_barrier_expect(full, shape::STAGE_BYTES + scale_bytes);
             if constexpr (BLOCKS == 1) {
-                fl_tma_load_3d(x, maps->x, full, k, at.row, 0);
+                fl_tma_load_3d(x, map_x, full, b * STAGE_K, at.row, 0);
             } else {
                 int32_t half = (int32_t)fl_cluster_rank(), half_rows = shape::TILE_ROWS / 2;
-                fl_tma_load_3d_to(3, x + half * half_rows * STAGE_K, maps->x, full, k,
+                fl_tma_load_3d_to(3, x + half * half_rows * STAGE_K, map_x, full, b * STAGE_K,
                                   at.row + half * half_rows, 0);
             }
-            fl_tma_load_3d(w, maps->w, full, k, at.feature, at.group);
-            fl_tma_load_3d(w + HALF_BYTES, maps->w, full, k, second, at.group);
-            fl_bulk_load(scales->x, x_scale + b * plan->x_scale_stride, x_scale_bytes, full);
-            fl_bulk_load(scales->w[0], weight_scales(plan, at.group, at.feature, b), 16, full);
-            /* A plain tile's two halves lie in one block of the scales. */
-            fl_bulk_load(scales->w[1], weight_scales(plan, at.group, second, b), 16, full);
-            if (++stage == shape::STAGES) {
-                stage = 0;
-                parity ^= 1;
-            }
+            fl_tma_load_4d(x + shape::ROWS_BYTES, map_w, full, b * STAGE_K, at.feature, 0, at.group);
+            fl_bulk_load(s->scales[place.stage].x, x_scale, scale_bytes, full);
+        }
+    }
+}
+
+/* The scales of the weights for the features from `feature` on. */
+FL_DEVICE const float *weight_scales(const plan *plan, int32_t group, int32_t feature) {
+    int32_t row = min(feature / FL_SCALE_BLOCK, plan->scale_rows - 1); /* a tile may lie outside */
+    return plan->w_scale + group * plan->w_scale_group_stride + row * plan->w_scale_stride;
+}
+
+/* Puts the weights' scales of all tiles of this block into the ring. One warp: each half of its lanes reads the next
+ * SCALES_READ scales of one half of a tile's features, then they are handed out stage by stage. */
+template <int WAVES, int BLOCKS> FL_DEVICE void fetch_scales(const plan *plan, shared_state *s) {
+    int32_t lane = threadIdx.x % 32, ahead = lane % SCALES_READ;
+    ring_place place = {0, 1};
+    int32_t tiles = fl_tile_total(&plan->walk, &s->counts);
+    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS) {
+        fl_tile at = find_tile<BLOCKS>(plan, s, t);
+        /* A plain tile's two halves lie in one block of the scales. */
+        const float *scale =
+            weight_scales(plan, at.group, at.feature + (lane < SCALES_READ ? 0 : plan->to_second));
+        float read = 0;
+#pragma unroll 1
+        for (int32_t b = 0; b < plan->blocks; b++, advance<WAVES>(&place)) {
+            if (b % SCALES_READ == 0 && b + ahead < plan->blocks) read = scale[b + ahead];
+            fl_barrier_wait(&s->empty[place.stage], place.parity);
+            float2 both = {__shfl_sync(~0u, read, b % SCALES_READ),
+                           __shfl_sync(~0u, read, b % SCALES_READ + SCALES_READ)};
+            if (lane != 0) continue;
+            s->scales[place.stage].w = both;
+            fl_barrier_arrive(&s->full[place.stage]);
         }
     }
 }
@@ -159,16 +188,17 @@ FL_DEVICE void issue_block(float (&d)[64], const uint8_t *x, const uint8_t *w) {
 /* One block of k of this warpgroup's rows, added to the sums. The tile's first row is `skew` rows behind its scales'. */
 template <int WAVES, int BLOCKS>
 FL_DEVICE void add_block(float (&sum)[WAVES][64], int32_t first_row, int32_t skew, const uint8_t *x,
-                         const stage_scales *scales, int32_t b, uint64_t *empty) {
+                         const stage_scales *scales, uint64_t *empty) {
     int32_t row = skew + first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     const uint8_t *w = x + ring_shape<WAVES>::ROWS_BYTES;
-    float gate = scales->w[0][b & 3], up = scales->w[1][b & 3];
+    float2 w_scale = scales->w;
 #pragma unroll
     for (int wave = 0; wave < WAVES; wave++) {
         float d[64];
         issue_block(d, x + (first_row + wave * WAVE_ROWS) * STAGE_K, w);
         float x0 = scales->x[row + wave * WAVE_ROWS], x1 = scales->x[row + wave * WAVE_ROWS + 8];
-        float scale[2][2] = {{x0 * gate, x1 * gate}, {x0 * up, x1 * up}}; /* half, row */
+        float scale[2][2] = {{x0 * w_scale.x, x1 * w_scale.x},
+                             {x0 * w_scale.y, x1 * w_scale.y}}; /* half, row */
         fl_wgmma_wait<0>();
         fl_wgmma_pin(d);
         if (wave == WAVES - 1) release<BLOCKS>(empty);
@@ -177,42 +207,45 @@ FL_DEVICE void add_block(float (&sum)[WAVES][64], int32_t first_row, int32_t ske
     }
 }
 
+/* Results of this warpgroup's rows. */
+template <int WAVES>
+FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t first_row,
+                          const float (&sum)[WAVES][64]) {
+    fl_tile at = *tile;
+#pragma unroll
+    for (int wave = 0; wave < WAVES; wave++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int32_t row = at.row + first_row + wave * WAVE_ROWS + threadIdx.x % 128 / 32 * 16 +
+                          threadIdx.x % 32 / 4 + 8 * i;
+            fl_tile_row(y, row, row < at.row_end, at.feature, sum[wave], i);
+        }
+}
+
 /* Multiplies this warpgroup's rows of all tiles of this block. One whose rows or features all lie outside only gives
  * the stages back. */
 template <int WAVES, int BLOCKS>
 FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
-    using shape = ring_shape<WAVES>;
-    int32_t first_row = first_row_of<WAVES>(), stage = 0;
-    uint32_t parity = 0;
-    int64_t tiles = fl_tile_total(&plan->walk, &s->counts);
-    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
-        fl_tile at = find_tile<BLOCKS>(plan, s, t);
-        bool idle = at.row + first_row >= at.row_end || at.feature >= plan->y.width;
-        int32_t skew = at.row & 3;
+    int32_t first_row = first_row_of<WAVES>();
+    ring_place place = {0, 0};
+    int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
+    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS, kept++) {
+        const fl_tile *at = &s->tiles[kept % TILES_KEPT];
+        fl_barrier_wait(&s->full[place.stage], place.parity); /* the tile is known with its first stage */
+        bool idle = at->row + first_row >= at->row_end || at->feature >= plan->y.width;
+        int32_t skew = at->row & 3;
         float sum[WAVES][64];
 #pragma unroll
         for (int i = 0; i < WAVES * 64; i++) sum[i / 64][i % 64] = 0;
-        for (int32_t b = 0; b < plan->blocks; b++) {
-            fl_barrier_wait(&s->full[stage], parity);
-            if (idle) release<BLOCKS>(&s->empty[stage]);
+        for (int32_t b = 0; b < plan->blocks; b++, advance<WAVES>(&place)) {
+            fl_barrier_wait(&s->full[place.stage], place.parity);
+            if (idle) release<BLOCKS>(&s->empty[place.stage]);
             else
-                add_block<WAVES, BLOCKS>(sum, first_row, skew, ring + stage * shape::STAGE_BYTES,
-                                         &s->scales[stage], b, &s->empty[stage]);
-            if (++stage == shape::STAGES) {
-                stage = 0;
-                parity ^= 1;
-            }
+                add_block<WAVES, BLOCKS>(sum, first_row, skew,
+                                         ring + place.stage * ring_shape<WAVES>::STAGE_BYTES,
+                                         &s->scales[place.stage], &s->empty[place.stage]);
         }
-        if (idle) continue;
-        at = find_tile<BLOCKS>(plan, s, t); /* again: no register is free to keep it in */
-#pragma unroll
-        for (int wave = 0; wave < WAVES; wave++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int32_t row = at.row + first_row + wave * WAVE_ROWS + threadIdx.x % 128 / 32 * 16 +
-                              threadIdx.x % 32 / 4 + 8 * i;
-                fl_tile_row(&plan->y, row, row < at.row_end, at.feature, sum[wave], i);
-            }
+        if (!idle) store_tile<WAVES>(&plan->y, at, first_row, sum);
     }
 }
 
@@ -225,7 +258,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     shared_state *s = (shared_state *)(ring + RING_BYTES);
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < STAGES_MAX; i++) {
-            fl_barrier_init(&s->full[i], 1);
+            fl_barrier_init(&s->full[i], 2); /* copies, the weights' scales */
             fl_barrier_init(&s->empty[i], WARPS_MULTIPLYING * BLOCKS);
         }
         fl_barrier_init_fence();
@@ -235,9 +268,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     fl_tile_count(&plan.walk, &s->counts);
     if constexpr (BLOCKS > 1) fl_cluster_sync();
     if (threadIdx.x < 128) {
-        fl_registers_release<REGISTERS_COPYING>();
-        const maps maps = {&map_x, &map_w};
-        if (threadIdx.x < 32 && fl_elect_one()) copy_tiles<WAVES, BLOCKS>(&plan, &maps, s, ring);
+        fl_registers_release<REGISTERS_FETCHING>();
+        if (threadIdx.x < 32) {
+            if (fl_elect_one()) copy_tiles<WAVES, BLOCKS>(&plan, &map_x, &map_w, s, ring);
+        } else if (threadIdx.x < 64) {
+            fetch_scales<WAVES, BLOCKS>(&plan, s);
+        }
     } else {
         fl_registers_claim<REGISTERS_MULTIPLYING>();
         multiply_tiles<WAVES, BLOCKS>(&plan, s, ring);
@@ -257,12 +293,13 @@ static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap
                       .stride = {1, p->k, p->k},
                       .box = {STAGE_K, TILE_ROWS / BLOCKS, 1},
                       .swizzle = true};
+    int32_t halves = p->out == FL_MATMUL_SWIGLU ? 2 : 1, width = p->n / halves;
     fl_tma_shape w = {.base = p->w,
                       .dtype = FL_DTYPE_F8_E4M3,
-                      .rank = 3,
-                      .size = {p->k, p->n, p->n_groups},
-                      .stride = {1, p->k, p->w_group_stride},
-                      .box = {STAGE_K, HALF_FEATURES, 1},
+                      .rank = 4,
+                      .size = {p->k, width, halves, p->n_groups},
+                      .stride = {1, p->k, (int64_t)width * p->k, p->w_group_stride},
+                      .box = {STAGE_K, TILE_FEATURES / halves, halves, 1},
                       .swizzle = true};
     FL_TRY(fl_tma_map(&x, map_x));
     return fl_tma_map(&w, map_w);
@@ -311,6 +348,9 @@ template <int WAVES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_fp
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     int64_t tiles = count_row_tiles(p, ring_shape<WAVES>::TILE_ROWS) * made.walk.tiles_n;
     int64_t clusters = cuda->n_multiprocessors / BLOCKS;
+    if (tiles > FL_TILES_MAX)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: %d rows of %d outputs are too many for one call", p->rows,
+                       p->n);
     cudaLaunchAttribute cluster = {.id = cudaLaunchAttributeClusterDimension,
                                    .val = {.clusterDim = {BLOCKS, 1, 1}}};
     cudaLaunchConfig_t config = {.gridDim = dim3((unsigned)((tiles < clusters ? tiles : clusters) * BLOCKS)),

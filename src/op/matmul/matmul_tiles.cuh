@@ -17,6 +17,8 @@ typedef struct fl_tile_walk {
     bool all_groups; /* group_rows begins at 0 and ends at rows */
 } fl_tile_walk;
 
+enum { FL_TILES_MAX = 1 << 30 };
+
 /* In shared memory. */
 typedef struct fl_tile_counts {
     int32_t first_tile[FL_PRODUCT_GROUPS_MAX + 1]; /* row tiles before group g */
@@ -68,23 +70,23 @@ FL_DEVICE void fl_tile_count(const fl_tile_walk *walk, fl_tile_counts *counts) {
     __syncthreads();
 }
 
-FL_DEVICE int64_t fl_tile_total(const fl_tile_walk *walk, const fl_tile_counts *counts) {
-    return (int64_t)counts->first_tile[walk->n_groups] * walk->tiles_n;
+/* FL_TILES_MAX at most: the host sees to it. */
+FL_DEVICE int32_t fl_tile_total(const fl_tile_walk *walk, const fl_tile_counts *counts) {
+    return counts->first_tile[walk->n_groups] * walk->tiles_n;
 }
 
-FL_DEVICE fl_tile fl_tile_find(const fl_tile_walk *walk, const fl_tile_counts *counts, int64_t t) {
-    int32_t row_tile = (int32_t)(t / walk->tiles_n); /* as if row by row: right for the group */
-    int32_t group = 0, high = walk->n_groups - 1;    /* group becomes the last that begins at or before it */
+FL_DEVICE fl_tile fl_tile_find(const fl_tile_walk *walk, const fl_tile_counts *counts, int32_t t) {
+    int32_t row_tile = t / walk->tiles_n;         /* as if row by row: right for the group */
+    int32_t group = 0, high = walk->n_groups - 1; /* group becomes the last that begins at or before it */
     while (group < high) {
         int32_t middle = (group + high + 1) / 2;
         if (counts->first_tile[middle] <= row_tile) group = middle;
         else high = middle - 1;
     }
     int32_t first = counts->first_tile[group], count = counts->first_tile[group + 1] - first;
-    int64_t within = t - (int64_t)first * walk->tiles_n;
-    int64_t band_size = (int64_t)walk->band_tiles * walk->tiles_n;
-    int32_t band = (int32_t)(within / band_size) * walk->band_tiles;
-    int32_t in_band = (int32_t)(within % band_size), height = min(walk->band_tiles, count - band);
+    int32_t within = t - first * walk->tiles_n, band_size = walk->band_tiles * walk->tiles_n;
+    int32_t band = within / band_size * walk->band_tiles, in_band = within % band_size;
+    int32_t height = min(walk->band_tiles, count - band);
     int32_t row = counts->first_row[group] + (band + in_band % height) * walk->tile_rows;
     return fl_tile{group, row, min(counts->first_row[group + 1], row + walk->tile_rows),
                    in_band / height * walk->tile_features};
@@ -96,28 +98,25 @@ typedef struct fl_tile_out {
     void *y;
     int64_t y_stride;
     int32_t width;    /* features of y */
-    int32_t together; /* neighbouring elements that may be stored at once: 4, 2 or 1 */
+    int32_t together; /* neighbouring elements that may be stored at once: 8 (bf16), 2 or 1 */
     fl_matmul_out out;
 } fl_tile_out;
 
 static inline int32_t fl_tile_together(const void *y, int64_t y_stride, fl_matmul_out out) {
     uintptr_t element = out == FL_MATMUL_F32 ? sizeof(float) : sizeof(fl_bf16);
-    int32_t most = out == FL_MATMUL_F32 ? 2 : 4; /* 8 bytes */
-    while (most > 1 && ((uintptr_t)y % (most * element) != 0 || y_stride % most != 0)) most /= 2;
-    return most;
+    if (element == sizeof(fl_bf16) && (uintptr_t)y % 16 == 0 && y_stride % 8 == 0) return 8;
+    return (uintptr_t)y % (2 * element) == 0 && y_stride % 2 == 0 ? 2 : 1;
 }
 
-/* Up to N neighbouring bf16 of a row, whole words where they may be. */
-template <int N>
+/* Eight neighbouring bf16 of a row, as many as lie inside. */
 FL_DEVICE void fl_tile_put_bf16(const fl_tile_out *o, uint16_t *y, int32_t feature,
-                                const uint32_t (&words)[N]) {
-    bool all = feature + 2 * N <= o->width;
-    if (N == 2 && all && o->together == 4) {
-        *(uint2 *)(y + feature) = make_uint2(words[0], words[N - 1]);
+                                const uint32_t (&words)[4]) {
+    if (o->together == 8 && feature + 8 <= o->width) {
+        *(uint4 *)(y + feature) = make_uint4(words[0], words[1], words[2], words[3]);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < 4; i++) {
         int32_t at = feature + 2 * i;
         if (at + 1 < o->width && o->together >= 2) {
             *(uint32_t *)(y + at) = words[i];
@@ -128,19 +127,28 @@ FL_DEVICE void fl_tile_put_bf16(const fl_tile_out *o, uint16_t *y, int32_t featu
     }
 }
 
-/* A row in bf16: words[j] holds features first + 8 j + 2 q and the next, q = lane % 4. Neighbouring lanes exchange words
- * so that each has 4 features in a row, and four lanes fill a sector of 32 bytes. By whole warps; lanes with `inside`
- * false store nothing. */
+/* Lanes `step` apart exchange: afterwards the lower has both their first words, the upper both their second. */
+FL_DEVICE void fl_tile_exchange(uint32_t *first, uint32_t *second, int32_t step) {
+    bool upper = threadIdx.x & step;
+    uint32_t got = __shfl_xor_sync(~0u, upper ? *first : *second, step);
+    *first = upper ? got : *first;
+    *second = upper ? *second : got;
+}
+
+/* A row in bf16: words[j] holds features first + 8 j + 2 q and the next, q = lane % 4. The four lanes of a row exchange
+ * words, so that each stores 8 neighbouring features. By whole warps; lanes with `inside` false store nothing. */
 template <int N>
 FL_DEVICE void fl_tile_row_bf16(const fl_tile_out *o, int64_t row, bool inside, int32_t first,
                                 const uint32_t (&words)[N]) {
-    int32_t q = threadIdx.x % 4, odd = q % 2;
     uint16_t *y = (uint16_t *)o->y + row * o->y_stride;
 #pragma unroll
-    for (int j = 0; j < N; j += 2) {
-        uint32_t got = __shfl_xor_sync(~0u, odd ? words[j] : words[j + 1], 1);
-        uint32_t pair[2] = {odd ? got : words[j], odd ? words[j + 1] : got};
-        if (inside) fl_tile_put_bf16(o, y, first + 8 * (j + odd) + 2 * (q - odd), pair);
+    for (int j = 0; j < N; j += 4) {
+        uint32_t v[4] = {words[j], words[j + 1], words[j + 2], words[j + 3]};
+        fl_tile_exchange(&v[0], &v[1], 1);
+        fl_tile_exchange(&v[2], &v[3], 1);
+        fl_tile_exchange(&v[0], &v[2], 2);
+        fl_tile_exchange(&v[1], &v[3], 2);
+        if (inside) fl_tile_put_bf16(o, y, first + 8 * (j + (int32_t)(threadIdx.x % 4)), v);
     }
 }
 
