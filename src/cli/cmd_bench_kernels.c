@@ -45,12 +45,12 @@ static fl_err print_json(const fl_kernel_bench *b) {
 
 static fl_err bench(const fl_options *o, fl_kernel_bench *b) {
     FL_TRY(fl_kernel_bench_open(o->kernel_backend, (int32_t)o->threads, (uint64_t)o->seed, b));
-    b->only = o->only;
+    b->only = o->only_kernels;
     FL_TRY(fl_kernel_attend_cases(b));
     FL_TRY(fl_kernel_product_cases(b));
     FL_TRY(fl_kernel_row_cases(b));
     if (b->n_rows > 0) return FL_ERR_OK;
-    return FL_FAIL(FL_ERR_INVALID, "--only: no case has '%s' in its name", o->only);
+    return FL_FAIL(FL_ERR_INVALID, "--only: no case has '%s' in its name", o->only_kernels);
 }
 
 /* What was measured before a failure is printed too. */

@@ -43,7 +43,7 @@ typedef struct fl_options {
     bool decode, special;
     bool quick, bench;
     int64_t repeat;
-    const char *only;
+    const char *only, *only_kernels;
     const char *check_backend; /* NULL = all */
     const char *kernel_backend;
     const char *shape;  /* of a decode step: ROWS[:POS] */
