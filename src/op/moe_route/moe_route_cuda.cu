@@ -1,14 +1,37 @@
 /* moe_route, CUDA, in two kernels: logits, then one warp a row that scores and selects.
  *
- * Logits are f32 products on the ordinary cores (w is f32 and the order of selection hangs on the last bits), so the
- * multiply-adds bound them: tiles of rows x experts, MICRO x MICRO sums a thread, operands in shared memory in two
- * stages. The order of a sum is fixed and the same for every shape of tile: k in slices of SLICE, inside a slice one
- * chain of fused multiply-adds, then slices in order. Few rows cannot fill the chip with tiles: then every slice is a
- * block of its own, partial sums go to the workspace, and the selecting warp adds them in the same order. */
+ * Logits want f32 weights (the order of selection hangs on their last bits) at the speed of tensor cores: x is bf16, and
+ * an f32 weight is the sum of three bf16 parts, so three products with f32 sums make the logits. One warpgroup brings: x
+ * by the copy engine, weights through registers, where they are split, into swizzled shared memory. Four warpgroups
+ * multiply 64 rows each. Tiles are tall (ROWS x EXPERTS) because weights take three times the room of x in shared memory.
+ *
+ * Tensor cores cut off what does not fit a sum, always towards zero, so a sum is kept short: k in slices of SLICE, then
+ * slices are added in order as floats are. That order is the same for any number of rows. Few rows cannot fill the
+ * chip with tiles: then every slice is a block of its own, slices' sums go to the workspace, and the selecting warp adds
+ * them in the same order. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/device.cuh"
+#include "op/cuda/hopper.cuh"
 
-enum { SLICE = 256, SELECT_WARPS = 4, FEW_ROWS = 128, FEW_EXPERTS = 64 };
+enum {
+    ROWS = 256,
+    EXPERTS = 64,
+    STEP = 64,
+    SLICE_STEPS = 2,
+    SLICE = SLICE_STEPS * STEP,
+    PARTS = 3,
+    STAGES = 4
+};
+enum { MULTIPLYING = ROWS / 64 * 128, BRINGING = 128, THREADS = MULTIPLYING + BRINGING, SELECT_WARPS = 4 };
+enum { QUADS = EXPERTS * STEP / 4 / BRINGING }; /* of weights that a thread brings in a step */
+enum {
+    ROW_BYTES = STEP * 2, /* the span of the swizzle */
+    X_BYTES = ROWS * ROW_BYTES,
+    PART_BYTES = EXPERTS * ROW_BYTES,
+    STAGE_BYTES = X_BYTES + PARTS * PART_BYTES,
+    SWIZZLE_ALIGN = 1024,
+    SHARED_BYTES = SWIZZLE_ALIGN + STAGES * STAGE_BYTES
+};
 
 typedef struct params {
     const uint16_t *x;
@@ -27,38 +50,38 @@ typedef struct params {
     float *weights;
 } params;
 
-/* ---- logits ---- */
+/* ---- logits: bringing ---- */
 
-/* ROWS x EXPERTS of the product, STEP of k at a time. */
-template <int ROWS, int EXPERTS, int MICRO, int STEP> struct tile {
-    static constexpr int THREADS = ROWS / MICRO * (EXPERTS / MICRO);
-    static constexpr int QUADS = EXPERTS * STEP / 4 / THREADS; /* of w that a thread brings */
-    static_assert(ROWS * STEP / 8 == THREADS, "a thread brings one run of x");
-    static_assert(SLICE % STEP == 0 && MICRO % 4 == 0 && EXPERTS * STEP / 4 % THREADS == 0, "whole parts");
+/* The stages of a block, full and empty in turn; what each step of k is in. */
+typedef struct ring {
+    uint8_t *stages;
+    uint64_t *full, *empty;
+    int32_t first, n; /* steps of k that this block takes */
+} ring;
 
-    /* What a thread brings of the next step, while this one is multiplied. */
-    struct brought {
-        uint4 x;
-        float4 w[QUADS];
-    };
-    /* k first, so that a thread's rows and experts lie side by side. */
-    struct stage {
-        float x[STEP][ROWS + 4];
-        float w[STEP][EXPERTS + 4];
-    };
-};
+/* 16 bytes of a tile's row, where the products' swizzle has them. */
+FL_DEVICE int32_t swizzled(int32_t row, int32_t chunk) {
+    return row * ROW_BYTES + (chunk ^ (row & 7)) * 16;
+}
 
 /* 8 bf16 of a row from k on; zeros outside of the matrix. */
 FL_DEVICE uint4 bring_x(const params &p, int64_t row, int32_t k) {
-    uint4 run = make_uint4(0, 0, 0, 0);
-    if (row >= p.rows || k >= p.dim) return run;
-    const uint16_t *from = p.x + row * p.x_stride + k;
-    if (p.wide_x) return __ldg((const uint4 *)from);
     uint32_t words[4] = {0, 0, 0, 0};
+    if (row < p.rows) {
+        const uint16_t *from = p.x + row * p.x_stride + k;
 #pragma unroll
-    for (int32_t i = 0; i < 8; i++)
-        if (k + i < p.dim) words[i / 2] |= (uint32_t)from[i] << i % 2 * 16;
+        for (int32_t i = 0; i < 8; i++)
+            if (k + i < p.dim) words[i / 2] |= (uint32_t)from[i] << i % 2 * 16;
+    }
     return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* x of a step without the copy engine. */
+FL_DEVICE void put_x(const params &p, uint8_t *to, int32_t k) {
+    for (int32_t i = threadIdx.x % BRINGING; i < X_BYTES / 16; i += BRINGING) {
+        int32_t row = i / (ROW_BYTES / 16), chunk = i % (ROW_BYTES / 16);
+        *(uint4 *)(to + swizzled(row, chunk)) = bring_x(p, (int64_t)blockIdx.y * ROWS + row, k + chunk * 8);
+    }
 }
 
 FL_DEVICE float4 bring_w(const params &p, int32_t expert, int32_t k) {
@@ -73,102 +96,149 @@ FL_DEVICE float4 bring_w(const params &p, int32_t expert, int32_t k) {
     return quad;
 }
 
-template <int ROWS, int EXPERTS, int MICRO, int STEP>
-FL_DEVICE typename tile<ROWS, EXPERTS, MICRO, STEP>::brought bring(const params &p, int32_t k) {
-    using T = tile<ROWS, EXPERTS, MICRO, STEP>;
-    typename T::brought b;
-    int32_t t = threadIdx.x;
-    b.x = bring_x(p, (int64_t)blockIdx.x * ROWS + t % ROWS, k + t / ROWS * 8);
-#pragma unroll
-    for (int32_t i = 0; i < T::QUADS; i++) {
-        int32_t quad = t + i * T::THREADS;
-        b.w[i] = bring_w(p, (int32_t)blockIdx.y * EXPERTS + quad % EXPERTS, k + quad / EXPERTS * 4);
-    }
-    return b;
+/* Quad i of this thread: 16 threads side by side take a row of a step. */
+FL_DEVICE int32_t quad_row(int32_t i) {
+    return (int32_t)(threadIdx.x % BRINGING) / 16 + i * (BRINGING / 16);
 }
 
-template <int ROWS, int EXPERTS, int MICRO, int STEP>
-FL_DEVICE void put(typename tile<ROWS, EXPERTS, MICRO, STEP>::stage *s,
-                   const typename tile<ROWS, EXPERTS, MICRO, STEP>::brought &b) {
-    using T = tile<ROWS, EXPERTS, MICRO, STEP>;
-    int32_t t = threadIdx.x, row = t % ROWS, k = t / ROWS * 8;
-    uint32_t words[4] = {b.x.x, b.x.y, b.x.z, b.x.w};
+FL_DEVICE void bring_quads(const params &p, int32_t k, float4 quads[QUADS]) {
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) {
-        s->x[k + 2 * i][row] = fl_low_of_bf16x2(words[i]);
-        s->x[k + 2 * i + 1][row] = fl_high_of_bf16x2(words[i]);
-    }
+    for (int32_t i = 0; i < QUADS; i++)
+        quads[i] =
+            bring_w(p, (int32_t)blockIdx.x * EXPERTS + quad_row(i), k + (int32_t)(threadIdx.x % 16) * 4);
+}
+
+/* Two weights as PARTS pairs of bf16 whose sums they are. */
+FL_DEVICE void split(float low, float high, uint32_t parts[PARTS]) {
 #pragma unroll
-    for (int32_t i = 0; i < T::QUADS; i++) {
-        int32_t quad = t + i * T::THREADS, expert = quad % EXPERTS, from = quad / EXPERTS * 4;
-        s->w[from][expert] = b.w[i].x;
-        s->w[from + 1][expert] = b.w[i].y;
-        s->w[from + 2][expert] = b.w[i].z;
-        s->w[from + 3][expert] = b.w[i].w;
+    for (int32_t i = 0; i < PARTS; i++) {
+        parts[i] = fl_pack_bf16(low, high);
+        low = __fsub_rn(low, fl_low_of_bf16x2(parts[i])); /* exact */
+        high = __fsub_rn(high, fl_high_of_bf16x2(parts[i]));
     }
 }
 
-/* Where in a tile of SIZE the MICRO values of thread `at` lie: fours, SIZE * 4 / MICRO apart. */
-template <int SIZE, int MICRO> FL_DEVICE int32_t place_of(int32_t at, int32_t i) {
-    return i / 4 * (SIZE * 4 / MICRO) + at * 4 + i % 4;
-}
-
-template <int SIZE, int MICRO> FL_DEVICE void take(const float *from, int32_t at, float out[MICRO]) {
+FL_DEVICE void put_quads(uint8_t *to, const float4 quads[QUADS]) {
+    int32_t at = threadIdx.x % 16; /* 8 bytes of a row's part */
 #pragma unroll
-    for (int32_t i = 0; i < MICRO; i += 4) {
-        float4 quad = *(const float4 *)(from + place_of<SIZE, MICRO>(at, i));
-        out[i] = quad.x;
-        out[i + 1] = quad.y;
-        out[i + 2] = quad.z;
-        out[i + 3] = quad.w;
+    for (int32_t i = 0; i < QUADS; i++) {
+        uint32_t front[PARTS], back[PARTS];
+        split(quads[i].x, quads[i].y, front);
+        split(quads[i].z, quads[i].w, back);
+        uint8_t *place = to + swizzled(quad_row(i), at / 2) + at % 2 * 8;
+#pragma unroll
+        for (int32_t part = 0; part < PARTS; part++)
+            *(uint2 *)(place + part * PART_BYTES) = make_uint2(front[part], back[part]);
     }
 }
 
-/* Grid: (tiles of rows, tiles of experts, slices or 1). */
-template <int ROWS, int EXPERTS, int MICRO, int STEP>
-static __global__ void __launch_bounds__(tile<ROWS, EXPERTS, MICRO, STEP>::THREADS)
-    logits_kernel(const __grid_constant__ params p) {
-    using T = tile<ROWS, EXPERTS, MICRO, STEP>;
-    __shared__ __align__(16) typename T::stage stages[2];
-    int32_t row_at = threadIdx.x / (EXPERTS / MICRO), expert_at = threadIdx.x % (EXPERTS / MICRO);
-    int32_t k = (int32_t)blockIdx.z * SLICE, end = p.n_slices > 1 ? min(k + SLICE, p.dim) : p.dim, at = 0;
-    float sum[MICRO][MICRO], total[MICRO][MICRO];
-#pragma unroll
-    for (int32_t i = 0; i < MICRO * MICRO; i++) sum[i / MICRO][i % MICRO] = total[i / MICRO][i % MICRO] = 0;
-    put<ROWS, EXPERTS, MICRO, STEP>(&stages[0], bring<ROWS, EXPERTS, MICRO, STEP>(p, k));
-    __syncthreads();
-    for (; k < end; at ^= 1) {
-        typename T::brought next;
-        k += STEP;
-        if (k < end) next = bring<ROWS, EXPERTS, MICRO, STEP>(p, k);
-#pragma unroll
-        for (int32_t j = 0; j < STEP; j++) {
-            float x[MICRO], w[MICRO];
-            take<ROWS, MICRO>(stages[at].x[j], row_at, x);
-            take<EXPERTS, MICRO>(stages[at].w[j], expert_at, w);
-#pragma unroll
-            for (int32_t i = 0; i < MICRO * MICRO; i++)
-                sum[i / MICRO][i % MICRO] = __fmaf_rn(x[i / MICRO], w[i % MICRO], sum[i / MICRO][i % MICRO]);
+/* The bringing warpgroup: weights are read one step ahead of the stage they go to. */
+FL_DEVICE void bring(const params &p, const CUtensorMap *map_x, const ring &r) {
+    float4 quads[QUADS];
+    bring_quads(p, r.first * STEP, quads);
+    for (int32_t i = 0; i < r.n; i++) {
+        int32_t stage = i % STAGES, k = (r.first + i) * STEP;
+        uint8_t *to = r.stages + stage * STAGE_BYTES;
+        float4 next[QUADS];
+        if (i + 1 < r.n) bring_quads(p, k + STEP, next);
+        if (i >= STAGES) fl_barrier_wait(&r.empty[stage], (uint32_t)(i / STAGES - 1) & 1u);
+        if (threadIdx.x % BRINGING == 0) {
+            fl_barrier_expect(&r.full[stage], p.wide_x ? X_BYTES : 0);
+            if (p.wide_x) fl_tma_load_2d(to, map_x, &r.full[stage], k, (int32_t)blockIdx.y * ROWS);
         }
-        if (k % SLICE == 0 || k >= end) {
+        if (!p.wide_x) put_x(p, to, k);
+        put_quads(to + X_BYTES, quads);
+        fl_async_proxy_fence();
+        fl_barrier_arrive(&r.full[stage]);
+        if (i + 1 == r.n) return;
 #pragma unroll
-            for (int32_t i = 0; i < MICRO * MICRO; i++) {
-                total[i / MICRO][i % MICRO] =
-                    __fadd_rn(total[i / MICRO][i % MICRO], sum[i / MICRO][i % MICRO]);
-                sum[i / MICRO][i % MICRO] = 0;
+        for (int32_t q = 0; q < QUADS; q++) quads[q] = next[q];
+    }
+}
+
+/* ---- logits: multiplying ---- */
+
+/* sum (+)= x w of one stage; small parts first. */
+FL_DEVICE void multiply(float (&sum)[32], const uint8_t *x, const uint8_t *w, bool add) {
+    uint64_t a = fl_wgmma_k_major(x), b = fl_wgmma_k_major(w);
+    fl_wgmma_begin();
+#pragma unroll
+    for (int32_t k = 0; k < STEP / 16; k++)
+#pragma unroll
+        for (int32_t part = PARTS - 1; part >= 0; part--)
+            fl_wgmma_bf16(sum, a + 2 * k, b + part * (PART_BYTES >> 4) + 2 * k,
+                          add || k > 0 || part < PARTS - 1);
+    fl_wgmma_commit();
+    fl_wgmma_wait<0>();
+    fl_wgmma_pin(sum);
+}
+
+FL_DEVICE void store_logits(const params &p, int64_t row, const float (&total)[32]) {
+    int32_t lane = threadIdx.x % 32, first = (int32_t)blockIdx.x * EXPERTS + lane % 4 * 2;
+    bool together = p.n_experts % 2 == 0;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        int64_t at = row + threadIdx.x % 128 / 32 * 16 + i * 8 + lane / 4;
+        if (at >= p.rows) return;
+        float *to = p.logits + ((int64_t)blockIdx.z * p.rows + at) * p.n_experts;
+#pragma unroll
+        for (int32_t j = 0; j < EXPERTS / 8; j++) {
+            int32_t expert = first + j * 8;
+            float low = total[4 * j + 2 * i], high = total[4 * j + 2 * i + 1];
+            if (expert + 1 < p.n_experts && together) {
+                *(float2 *)(to + expert) = make_float2(low, high);
+            } else {
+                if (expert < p.n_experts) to[expert] = low;
+                if (expert + 1 < p.n_experts) to[expert + 1] = high;
             }
         }
-        if (k < end) put<ROWS, EXPERTS, MICRO, STEP>(&stages[at ^ 1], next); /* read a step ago, by all */
-        __syncthreads();
     }
+}
+
+/* A multiplying warpgroup; one whose rows are all beyond the last only keeps the ring going. */
+FL_DEVICE void multiply_steps(const params &p, const ring &r) {
+    int32_t group = threadIdx.x / 128;
+    int64_t row = (int64_t)blockIdx.y * ROWS + group * 64;
+    float sum[32], total[32];
 #pragma unroll
-    for (int32_t i = 0; i < MICRO * MICRO; i++) {
-        int64_t row = (int64_t)blockIdx.x * ROWS + place_of<ROWS, MICRO>(row_at, i / MICRO);
-        int32_t expert = (int32_t)blockIdx.y * EXPERTS + place_of<EXPERTS, MICRO>(expert_at, i % MICRO);
-        if (row < p.rows && expert < p.n_experts)
-            p.logits[((int64_t)blockIdx.z * p.rows + row) * p.n_experts + expert] =
-                total[i / MICRO][i % MICRO];
+    for (int32_t j = 0; j < 32; j++) sum[j] = total[j] = 0;
+    for (int32_t i = 0; i < r.n; i++) {
+        int32_t stage = i % STAGES;
+        const uint8_t *from = r.stages + stage * STAGE_BYTES;
+        fl_barrier_wait(&r.full[stage], (uint32_t)(i / STAGES) & 1u);
+        if (row < p.rows) multiply(sum, from + group * 64 * ROW_BYTES, from + X_BYTES, i % SLICE_STEPS != 0);
+        if (threadIdx.x % 32 == 0) fl_barrier_arrive(&r.empty[stage]);
+        __syncwarp();
+        if (i % SLICE_STEPS == SLICE_STEPS - 1 || i + 1 == r.n) {
+#pragma unroll
+            for (int32_t j = 0; j < 32; j++) total[j] = __fadd_rn(total[j], sum[j]);
+        }
     }
+    if (row < p.rows) store_logits(p, row, total);
+}
+
+/* Grid: (tiles of experts, tiles of rows, slices or 1). */
+static __global__ void __launch_bounds__(THREADS, 1)
+    logits_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ params p) {
+    extern __shared__ uint8_t tiles_shared[];
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    int32_t steps = (p.dim + STEP - 1) / STEP;
+    ring r = {};
+    r.stages = tiles_shared + (0u - fl_shared_address(tiles_shared)) % SWIZZLE_ALIGN;
+    r.full = full;
+    r.empty = empty;
+    r.first = (int32_t)blockIdx.z * SLICE_STEPS;
+    r.n = p.n_slices > 1 ? min(SLICE_STEPS, steps - r.first) : steps;
+    if (threadIdx.x == 0) {
+        for (int32_t i = 0; i < STAGES; i++) {
+            fl_barrier_init(&full[i], BRINGING + 1); /* one more announces x */
+            fl_barrier_init(&empty[i], MULTIPLYING / 32);
+        }
+        fl_barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= MULTIPLYING) bring(p, &map_x, r);
+    else multiply_steps(p, r);
 }
 
 /* ---- selection ---- */
@@ -212,18 +282,29 @@ FL_DEVICE int32_t take_largest(uint32_t *key, int32_t n, uint32_t *top, int32_t 
     return winner;
 }
 
+enum { SCORES = 4 }; /* that a lane reads at a time */
+
 /* z of the row, its slices added in order, becomes scores; what competes becomes keys. */
 FL_DEVICE void score_row(const params &p, int64_t row, const chosen &c) {
     int32_t lane = threadIdx.x % 32;
     int64_t slice = (int64_t)p.rows * p.n_experts;
     float top = -INFINITY, sum = 0;
-    for (int32_t e = lane; e < p.n_experts; e += 32) {
-        const float *from = p.logits + row * p.n_experts + e;
-        float z = 0;
+    for (int32_t first = lane; first < p.n_experts; first += 32 * SCORES) {
+        const float *from = p.logits + row * p.n_experts + first;
+        float z[SCORES];
+#pragma unroll
+        for (int32_t j = 0; j < SCORES; j++) z[j] = 0;
 #pragma unroll 4
-        for (int32_t i = 0; i < p.n_slices; i++) z = __fadd_rn(z, __ldg(from + i * slice));
-        c.score[e] = z;
-        top = fmaxf(top, z);
+        for (int32_t i = 0; i < p.n_slices; i++)
+#pragma unroll
+            for (int32_t j = 0; j < SCORES; j++)
+                if (first + 32 * j < p.n_experts) z[j] = __fadd_rn(z[j], __ldg(from + i * slice + 32 * j));
+#pragma unroll
+        for (int32_t j = 0; j < SCORES; j++) {
+            if (first + 32 * j >= p.n_experts) continue;
+            c.score[first + 32 * j] = z[j];
+            top = fmaxf(top, z[j]);
+        }
     }
     top = fl_warp_max(top);
     for (int32_t e = lane; e < p.n_experts; e += 32) {
@@ -297,20 +378,32 @@ static __global__ void __launch_bounds__(SELECT_WARPS * 32) select_kernel(const 
 
 /* ---- launching ---- */
 
-template <int ROWS, int EXPERTS, int MICRO, int STEP>
-static void launch_logits(const params &p, cudaStream_t stream) {
-    dim3 grid((uint32_t)fl_tasks_of(p.rows, ROWS), (uint32_t)fl_tasks_of(p.n_experts, EXPERTS),
+static fl_err launch_logits(const params &p, cudaStream_t stream) {
+    CUtensorMap map_x = {};
+    fl_tma_shape x = {};
+    x.base = p.x;
+    x.dtype = FL_DTYPE_BF16;
+    x.rank = 2;
+    x.size[0] = p.dim;
+    x.size[1] = p.rows;
+    x.stride[0] = 1;
+    x.stride[1] = p.x_stride;
+    x.box[0] = STEP;
+    x.box[1] = ROWS;
+    x.swizzle = true;
+    if (p.wide_x) FL_TRY(fl_tma_map(&x, &map_x));
+    FL_CUDA_TRY(
+        cudaFuncSetAttribute(logits_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
+    dim3 grid((uint32_t)fl_tasks_of(p.n_experts, EXPERTS), (uint32_t)fl_tasks_of(p.rows, ROWS),
               (uint32_t)p.n_slices);
-    logits_kernel<ROWS, EXPERTS, MICRO, STEP>
-        <<<grid, tile<ROWS, EXPERTS, MICRO, STEP>::THREADS, 0, stream>>>(p);
+    logits_kernel<<<grid, THREADS, SHARED_BYTES, stream>>>(map_x, p);
+    return FL_CUDA_LAUNCHED("moe_route, logits");
 }
 
 /* Rows whose logits fit the workspace. */
-static fl_err route_rows(fl_cuda *cuda, const params &p, bool small) {
+static fl_err route_rows(fl_cuda *cuda, const params &p) {
     cudaStream_t stream = cuda->stream;
-    if (small) launch_logits<32, 64, 4, 32>(p, stream);
-    else launch_logits<128, 128, 8, 16>(p, stream);
-    FL_TRY(FL_CUDA_LAUNCHED("moe_route, logits"));
+    FL_TRY(launch_logits(p, stream));
     size_t n_groups = p.select == FL_MOE_GREEDY ? 0 : (size_t)p.n_groups;
     size_t shared_bytes = SELECT_WARPS * (2 * (size_t)p.n_experts + n_groups) * sizeof(float);
     select_kernel<<<(uint32_t)fl_tasks_of(p.rows, SELECT_WARPS), SELECT_WARPS * 32, shared_bytes, stream>>>(
@@ -343,18 +436,17 @@ extern "C" fl_err fl_moe_route_cuda(fl_backend *be, const fl_moe_route_args *a) 
     FL_TRY(fl_moe_route_validate(a));
     fl_cuda *cuda = fl_cuda_of(be);
     params p = params_of(a, cuda->workspace);
-    bool small = a->rows <= FEW_ROWS || a->n_experts <= FEW_EXPERTS;
-    int64_t tiles = small ? fl_tasks_of(a->rows, 32) * fl_tasks_of(a->n_experts, 64)
-                          : fl_tasks_of(a->rows, 128) * fl_tasks_of(a->n_experts, 128);
-    p.n_slices = tiles < cuda->n_multiprocessors ? (int32_t)fl_tasks_of(a->dim, SLICE) : 1;
+    int64_t tiles = fl_tasks_of(a->rows, ROWS) * fl_tasks_of(a->n_experts, EXPERTS);
+    /* slices' sums are traffic, which pays while most of the chip would have no tile */
+    p.n_slices = tiles * 4 <= cuda->n_multiprocessors ? (int32_t)fl_tasks_of(a->dim, SLICE) : 1;
     int64_t row_bytes = (int64_t)p.n_slices * a->n_experts * (int64_t)sizeof(float);
-    int64_t rows_max = cuda->workspace_bytes / row_bytes; /* at least 8: dim <= 2^20, 1,024 experts */
+    int64_t rows_max = cuda->workspace_bytes / row_bytes; /* at least 4: dim <= 2^20, 1,024 experts */
     for (int64_t row = 0; row < a->rows; row += rows_max) {
         p.rows = (int32_t)(a->rows - row < rows_max ? a->rows - row : rows_max);
         p.x = (const uint16_t *)a->x + row * a->x_stride;
         p.ids = a->ids + row * a->top_k;
         p.weights = a->weights + row * a->top_k;
-        FL_TRY(route_rows(cuda, p, small));
+        FL_TRY(route_rows(cuda, p));
     }
     return FL_ERR_OK;
 }
