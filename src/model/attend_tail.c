@@ -37,20 +37,19 @@ static fl_err absorb_queries(const tail *a, const fl_path *path, void *q_latent)
                                         .y_row_stride = (int64_t)t->heads * wide,
                                         .y_head_stride = wide};
     FL_TRY(be->op->matmul_head(be, &absorb));
-    for (int32_t h = 0; h < t->heads; h++) {
-        const float *raw = t->q_raw + ((int64_t)(a->row0 - t->q_raw_row) * t->heads + h) * q_dim;
-        const fl_rope_args turn = {.x = raw + t->nope,
-                                   .x_stride = (int64_t)t->heads * q_dim,
-                                   .table = path->table + (int64_t)a->row0 * t->rope,
-                                   .rows = a->rows,
-                                   .n_heads = 1,
-                                   .rope_dim = t->rope,
-                                   .scale = t->softmax_scale,
-                                   .y = fl_attention_at(t, q_latent, (int64_t)h * wide + t->latent),
-                                   .y_stride = (int64_t)t->heads * wide};
-        FL_TRY(be->op->rope(be, &turn));
-    }
-    return FL_ERR_OK;
+    const float *raw = t->q_raw + (int64_t)(a->row0 - t->q_raw_row) * t->heads * q_dim;
+    const fl_rope_args turn = {.x = raw + t->nope,
+                               .x_stride = (int64_t)t->heads * q_dim,
+                               .x_head_stride = q_dim,
+                               .table = path->table + (int64_t)a->row0 * t->rope,
+                               .rows = a->rows,
+                               .n_heads = t->heads,
+                               .rope_dim = t->rope,
+                               .scale = t->softmax_scale,
+                               .y = fl_attention_at(t, q_latent, t->latent),
+                               .y_stride = (int64_t)t->heads * wide,
+                               .y_head_stride = wide};
+    return be->op->rope(be, &turn);
 }
 
 /* The parts of the keys that tail rows see, and their queries. */

@@ -27,12 +27,13 @@ static void rotate_head(const fl_rope_args *a, const float *x, const float *tabl
 static void rotate_rows(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const fl_rope_args *a = context;
-    int32_t head_dim = a->nope_dim + a->rope_dim;
+    int64_t x_head = fl_rope_head_stride(a, a->x_head_stride),
+            y_head = fl_rope_head_stride(a, a->y_head_stride);
     fl_span rows = fl_span_of_task(task, ROWS_PER_TASK, a->rows);
     for (int64_t r = rows.first; r < rows.end; r++)
         for (int32_t h = 0; h < a->n_heads; h++)
-            rotate_head(a, a->x + r * a->x_stride + (int64_t)h * head_dim, a->table + r * a->rope_dim,
-                        (uint16_t *)a->y + r * a->y_stride + (int64_t)h * head_dim);
+            rotate_head(a, a->x + r * a->x_stride + h * x_head, a->table + r * a->rope_dim,
+                        (uint16_t *)a->y + r * a->y_stride + h * y_head);
 }
 
 fl_err fl_rope_avx512(fl_backend *be, const fl_rope_args *a) {

@@ -12,6 +12,7 @@ typedef struct params {
     fl_bf16 *y;
     int64_t x_stride, y_stride;
     int32_t rows, width, nope_dim, rope_dim;
+    int32_t x_head, y_head; /* strides; width counts heads side by side */
     float scale;
 } params;
 
@@ -32,15 +33,17 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_wide_kernel(const
     for (int32_t k = 0; k < UNITS_EACH; k++) {
         int32_t first = fl_rows_unit(k, UNITS_EACH) * UNIT;
         if (first >= p.width) return;
-        int32_t turned = first % (p.nope_dim + p.rope_dim) - p.nope_dim;
-        float4 v = *(const float4 *)(x + first);
+        int32_t head = first / (p.nope_dim + p.rope_dim), in_head = first % (p.nope_dim + p.rope_dim);
+        int32_t turned = in_head - p.nope_dim;
+        float4 v = *(const float4 *)(x + head * p.x_head + in_head);
         if (turned >= 0) {
             float4 r = *(const float4 *)(table + turned);
             v = make_float4(turn_even(v.x, v.y, r.x, r.y), turn_odd(v.x, v.y, r.x, r.y),
                             turn_even(v.z, v.w, r.z, r.w), turn_odd(v.z, v.w, r.z, r.w));
         }
-        *(uint2 *)(y + first) = make_uint2(fl_pack_bf16(__fmul_rn(v.x, p.scale), __fmul_rn(v.y, p.scale)),
-                                           fl_pack_bf16(__fmul_rn(v.z, p.scale), __fmul_rn(v.w, p.scale)));
+        *(uint2 *)(y + head * p.y_head + in_head) =
+            make_uint2(fl_pack_bf16(__fmul_rn(v.x, p.scale), __fmul_rn(v.y, p.scale)),
+                       fl_pack_bf16(__fmul_rn(v.z, p.scale), __fmul_rn(v.w, p.scale)));
     }
 }
 
@@ -52,14 +55,15 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_narrow_kernel(con
     for (int32_t k = 0; k < UNITS_EACH; k++) {
         int32_t at = fl_rows_unit(k, UNITS_EACH);
         if (at >= p.width) return;
-        int32_t turned = at % (p.nope_dim + p.rope_dim) - p.nope_dim, odd = turned & 1;
-        float v = x[at];
+        int32_t head = at / (p.nope_dim + p.rope_dim), in_head = at % (p.nope_dim + p.rope_dim);
+        int32_t turned = in_head - p.nope_dim, odd = turned & 1, from = head * p.x_head + in_head;
+        float v = x[from];
         if (turned >= 0) {
-            float2 pair = make_float2(x[at - odd], x[at - odd + 1]);
+            float2 pair = make_float2(x[from - odd], x[from - odd + 1]);
             float cosine = table[turned - odd], sine = table[turned - odd + 1];
             v = odd ? turn_odd(pair.x, pair.y, cosine, sine) : turn_even(pair.x, pair.y, cosine, sine);
         }
-        y[at] = __float2bfloat16_rn(__fmul_rn(v, p.scale));
+        y[head * p.y_head + in_head] = __float2bfloat16_rn(__fmul_rn(v, p.scale));
     }
 }
 
@@ -77,8 +81,10 @@ extern "C" fl_err fl_rope_cuda(fl_backend *be, const fl_rope_args *a) {
     p.nope_dim = a->nope_dim;
     p.rope_dim = a->rope_dim;
     p.scale = a->scale;
-    bool wide = a->nope_dim % UNIT == 0 && a->rope_dim % UNIT == 0 &&
-                fl_rows_aligned(a->x, a->x_stride * (int64_t)sizeof(float), 16) &&
+    p.x_head = fl_rope_head_stride(a, a->x_head_stride);
+    p.y_head = fl_rope_head_stride(a, a->y_head_stride);
+    bool wide = a->nope_dim % UNIT == 0 && a->rope_dim % UNIT == 0 && p.x_head % UNIT == 0 &&
+                p.y_head % UNIT == 0 && fl_rows_aligned(a->x, a->x_stride * (int64_t)sizeof(float), 16) &&
                 fl_rows_aligned(a->table, (int64_t)a->rope_dim * (int64_t)sizeof(float), 16) &&
                 fl_rows_aligned(a->y, a->y_stride * (int64_t)sizeof(fl_bf16), 8);
     fl_rows_launch launch = fl_rows_launch_of(a->rows, wide ? p.width / UNIT : p.width, UNITS_EACH);
