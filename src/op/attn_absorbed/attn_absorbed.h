@@ -2,9 +2,11 @@
  * pages, in the latent space. For row r at position p and head h, over the keys t <= p that `view` sees and that are
  * multiples of key_step:
  *   s_t = q[r][h] . [latent[t] | k_pe[t]]  (q pre-scaled: exponents of 2),  out[r][h] = sum softmax2(s)_t latent[t]
- * Keys are read as stored: quantised pages are dequantised on the way, rounded to act. Work is cut into fixed splits
+ * Keys are read as stored: quantised pages are dequantised on the way, rounded to act or closer to what they stand for
+ * (codes multiplied as they are, scales applied to q's and P's side). Work is cut into fixed splits
  * of FL_ATTN_ABSORBED_SPLIT_TOKENS keys at absolute positions, each with its own (m, l, o), merged in index order:
- * threads never change a bit. The split is shorter than attn_prefill's because one decode row must fill all cores.
+ * threads never change a bit. The split is shorter than attn_prefill's because one decode row must fill all cores; a
+ * backend may take 2 or 4 splits as one for rows that read enough keys, by the row's position and the view alone.
  * Pages that no row sees are not read. lse (if set) is the log-sum-exp in base 2 (of the rounded weights: exact to
  * 6e-3 for bf16 act); a row that sees no key gets out 0 and lse -INFINITY. Tolerance (relative to max |latent|): 1e-5
  * for f32 act; 2e-2 for bf16 act (P rounded to bf16). Cost: flops 2 (seen pairs) n_heads (2 latent_dim + rope_dim);

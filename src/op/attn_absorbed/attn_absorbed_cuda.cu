@@ -12,126 +12,20 @@
  * (int4) to 63 KiB (bf16) at 128 + 32 dimensions, 113 KiB (int4: two blocks a multiprocessor) to 167 KiB (bf16) at 512 +
  * 64. Bound by memory traffic up to 16 lanes a key, if decoding keeps up; by shared memory's beyond. Shapes that this
  * does not fit take a plain kernel. */
-#include <math.h>
-
-#include "op/cuda/kv_format.cuh"
-#include "op/cuda/mma.cuh"
+#include "op/attn_absorbed/attn_absorbed_ring.cuh"
 
 enum {
-    THREADS = 256,
-    WARPS = THREADS / 32,
-    LANES = 16,
-    PAGE = FL_KV_PAGE_TOKENS,
-    SPLIT = FL_ATTN_ABSORBED_SPLIT_TOKENS,
-    PAGES = (int)SPLIT / (int)PAGE,
-    SEQS_MAX = 64, /* timelines of a launch */
     LATENT_MAX = 512,
     ROPE_MAX = 64,
-    QUARTERS = 4,                                        /* parts of the dimensions that S is summed of */
     Q_STEPS = (LATENT_MAX + ROPE_MAX) / (16 * QUARTERS), /* of 16 dimensions, of a quarter */
     O_STEPS = LATENT_MAX / (16 * WARPS),                 /* of 16 latent dimensions, of a warp */
     KEY_PAD = 8, /* elements that keep rows of keys on different banks */
-    S_STRIDE = PAGE + 8,
-    S_BYTES = QUARTERS * LANES * S_STRIDE * 4,
-    P_BYTES = LANES * S_STRIDE * 2,
-    SCRATCH_STEP = 16, /* floats: a partial's o is padded to it, m and l follow */
     PLAIN_THREADS = 128,
     MERGE_THREADS = 512,
     MERGE_WARPS = MERGE_THREADS / 32,
     MERGE_DIMS = 128,  /* of a block of the merge */
-    MERGE_CHUNK = 2048 /* splits whose shares are in shared memory at a time */
+    MERGE_CHUNK = 2048 /* spans whose shares are in shared memory at a time */
 };
-
-/* Division by a number of runs of 8 dimensions, for dividends below a page's runs. */
-typedef struct divisor {
-    uint32_t n, magic;
-} divisor;
-
-typedef struct timeline {
-    const int32_t *pages;
-    int32_t row, n_rows, pos;
-    int32_t first_group; /* of its lane groups among the launch's */
-    int32_t first_line;  /* of its (row, head) pairs among the launch's */
-} timeline;
-
-/* Of a launch. */
-typedef struct params {
-    fl_kv_cuda kv;
-    timeline seqs[SEQS_MAX];
-    int32_t n_seqs, n_groups, n_heads;
-    int32_t n_splits;       /* of the call's longest timeline: stride of the partial results */
-    int32_t partial_stride; /* floats */
-    int32_t key_step;
-    fl_attn_view view;
-    const uint16_t *q;
-    uint16_t *out;
-    float *lse, *scratch;
-    int32_t key_stride;   /* elements of a key in shared memory */
-    int32_t stored_bytes; /* of a quantised page, k_pe aside; 0 if plain */
-    divisor latent_runs, k_pe_runs, key_runs;
-} params;
-
-/* ---- which keys a row sees ------------------------------------------------------------------------------------- */
-
-/* As fl_absorbed_keys: two runs of positions, of which the multiples of key_step are seen. */
-typedef struct sight {
-    int32_t begin[2], end[2];
-} sight;
-
-FL_DEVICE sight sight_of(const fl_attn_view &view, int32_t pos) {
-    int64_t end = max((int64_t)0, (int64_t)pos + 1 - view.distance_first);
-    int64_t begin = view.distance_end > 0 ? max((int64_t)0, (int64_t)pos + 1 - view.distance_end) : 0;
-    int64_t near_begin = 0, sinks = 0; /* near = [0, sinks) and [near_begin, pos] */
-    if (view.window > 0) {
-        near_begin = max((int64_t)0, (int64_t)pos + 1 - view.window);
-        if (view.segment > 0) near_begin = min(near_begin, (int64_t)(pos / view.segment * view.segment));
-        sinks = min((int64_t)view.sinks, near_begin);
-    }
-    int64_t begins[2] = {begin, max(begin, near_begin)}, ends[2] = {min(sinks, end), end};
-    if (view.far) {
-        begins[1] = max(begin, sinks);
-        ends[0] = 0;
-        ends[1] = min(end, near_begin);
-    }
-    sight s;
-#pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        s.begin[i] = (int32_t)begins[i];
-        s.end[i] = (int32_t)max(begins[i], ends[i]);
-    }
-    return s;
-}
-
-FL_DEVICE bool is_step(int32_t t, int32_t step) {
-    return step == 1 || t % step == 0;
-}
-
-FL_DEVICE bool sees(const sight &s, int32_t t, int32_t step) {
-    bool inside = (t >= s.begin[0] && t < s.end[0]) || (t >= s.begin[1] && t < s.end[1]);
-    return inside && is_step(t, step);
-}
-
-/* Some key in [from, end). */
-FL_DEVICE bool sees_any(const sight &s, int32_t from, int32_t end, int32_t step) {
-    bool any = false;
-#pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        int64_t first = ((int64_t)max(from, s.begin[i]) + step - 1) / step * step;
-        any = any || first < min(end, s.end[i]);
-    }
-    return any;
-}
-
-/* ---- tasks ----------------------------------------------------------------------------------------------------- */
-
-/* What a block works on. */
-typedef struct task {
-    const int32_t *pages; /* of the split */
-    int64_t first_line;   /* (row, head) of lane 0 in q, out and scratch */
-    int32_t n_lanes;
-    int32_t split;
-    int32_t last_pos; /* of the lanes' rows */
-} task;
 
 /* Shared memory. `keys` has a second page behind it if plain, else `stored` has the next one's bytes. */
 typedef struct layout {
@@ -140,53 +34,6 @@ typedef struct layout {
     uint16_t *keys; /* [PAGE][key_stride] */
     uint8_t *stored;
 } layout;
-
-/* Small things that lanes share. */
-typedef struct board {
-    sight sights[LANES];
-    float scale[LANES]; /* what the sums so far are worth after the current page's maximum */
-    uint32_t seen;      /* bit i: some lane sees a key of page i */
-} board;
-
-FL_DEVICE float *partial_of(const params &p, int64_t line, int32_t split) {
-    return p.scratch + (line * p.n_splits + split) * p.partial_stride;
-}
-
-/* m and l behind o. */
-FL_DEVICE float2 *state_of(const params &p, float *partial) {
-    return (float2 *)(partial + p.partial_stride - SCRATCH_STEP);
-}
-
-/* The position of a lane's row. */
-FL_DEVICE int32_t pos_of(const params &p, const timeline &seq, int32_t lane) {
-    return seq.pos + lane / p.n_heads;
-}
-
-/* False: no row of the task reaches the split. The sights are on the board, `seen` is complete after a barrier. */
-FL_DEVICE bool open_task(const params &p, board *b, task *t) {
-    int32_t group = (int32_t)(blockIdx.x % p.n_groups), i = 0;
-    while (i + 1 < p.n_seqs && p.seqs[i + 1].first_group <= group) i++;
-    const timeline &seq = p.seqs[i];
-    int32_t first = (group - seq.first_group) * LANES;
-    t->split = (int32_t)(blockIdx.x / p.n_groups);
-    t->n_lanes = min(LANES, seq.n_rows * p.n_heads - first);
-    t->first_line = (int64_t)seq.row * p.n_heads + first;
-    t->last_pos = pos_of(p, seq, first + t->n_lanes - 1);
-    t->pages = seq.pages + t->split * PAGES;
-    if (t->last_pos < t->split * SPLIT) return false;
-    if (threadIdx.x == 0) b->seen = 0;
-    __syncthreads();
-    int32_t lane = threadIdx.x / PAGES, page = threadIdx.x % PAGES;
-    if (lane < LANES) {
-        sight s = {};
-        if (lane < t->n_lanes) s = sight_of(p.view, pos_of(p, seq, first + lane));
-        if (page == 0) b->sights[lane] = s;
-        int32_t from = t->split * SPLIT + page * PAGE;
-        if (sees_any(s, from, from + PAGE, p.key_step)) atomicOr(&b->seen, 1u << page);
-    }
-    __syncthreads();
-    return true;
-}
 
 /* ---- keys to shared memory ------------------------------------------------------------------------------------- */
 
@@ -446,7 +293,7 @@ FL_DEVICE void store_partial(const params &p, const task &t, const state &st) {
 /* ---- the kernel ------------------------------------------------------------------------------------------------ */
 
 static __global__ void __launch_bounds__(THREADS, 2) attn_absorbed_kernel(const __grid_constant__ params p) {
-    extern __shared__ __align__(16) uint8_t shared[];
+    extern __shared__ __align__(1024) uint8_t shared[];
     __shared__ board b;
     task t;
     state st;
@@ -506,12 +353,12 @@ FL_DEVICE float rounded(float x) {
 }
 
 /* Which line of the launch: its row's position and timeline; returns the line of the call. */
-FL_DEVICE int64_t find_line(const params &p, int32_t line, int32_t *pos, const int32_t **pages) {
+FL_DEVICE int64_t find_line(const params &p, int32_t line, int32_t *pos, const timeline **of) {
     int32_t i = 0;
     while (i + 1 < p.n_seqs && p.seqs[i + 1].first_line <= line) i++;
     const timeline &seq = p.seqs[i];
     *pos = pos_of(p, seq, line - seq.first_line);
-    *pages = seq.pages;
+    *of = &seq;
     return (int64_t)seq.row * p.n_heads + line - seq.first_line;
 }
 
@@ -549,9 +396,10 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     attn_absorbed_plain_kernel(const __grid_constant__ params p) {
     __shared__ float weights[SPLIT], words[PLAIN_THREADS / 32];
     int32_t pos, split = (int32_t)blockIdx.y, first = split * SPLIT;
-    const int32_t *pages;
-    int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &pages);
+    const timeline *seq;
+    int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &seq);
     if (pos < first) return;
+    const int32_t *pages = seq->pages;
     const sight sight = sight_of(p.view, pos);
     const fl_bf16 *q = (const fl_bf16 *)p.q + line * (p.kv.latent_dim + p.kv.rope_dim);
     float top = -INFINITY, sum = 0, *o = partial_of(p, line, split);
@@ -582,19 +430,19 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 
 /* ---- merge ----------------------------------------------------------------------------------------------------- */
 
-/* o of a split weighs shares[i]; the warp adds up every MERGE_WARPS-th of `n` splits from `split` on, four dimensions a
- * thread. */
-FL_DEVICE void merge_values(const params &p, const float *shares, const float *o, int32_t n, float4 *sum) {
+/* o of span i weighs shares[i]; the warp adds up every MERGE_WARPS-th of `n` spans, four dimensions a thread. The first
+ * one's are at `o`, the next `stride` floats on. */
+FL_DEVICE void merge_values(int64_t stride, const float *shares, const float *o, int32_t n, float4 *sum) {
     enum { AHEAD = 8 };
     for (int32_t first = threadIdx.x / 32; first < n; first += AHEAD * MERGE_WARPS) {
         float4 x[AHEAD];
         float share[AHEAD];
 #pragma unroll
         for (int32_t i = 0; i < AHEAD; i++) {
-            int32_t split = first + i * MERGE_WARPS;
-            share[i] = split < n ? shares[split] : 0;
+            int32_t span = first + i * MERGE_WARPS;
+            share[i] = span < n ? shares[span] : 0;
             x[i] = make_float4(0, 0, 0, 0);
-            if (share[i] > 0) x[i] = *(const float4 *)(o + (int64_t)split * p.partial_stride);
+            if (share[i] > 0) x[i] = *(const float4 *)(o + span * stride);
         }
 #pragma unroll
         for (int32_t i = 0; i < AHEAD; i++) {
@@ -606,11 +454,11 @@ FL_DEVICE void merge_values(const params &p, const float *shares, const float *o
     }
 }
 
-/* The largest m of a line's splits, in all threads. */
-FL_DEVICE float merge_top(const params &p, int64_t line, int32_t n_splits, float *words) {
+/* The largest m of a line's spans, in all threads. */
+FL_DEVICE float merge_top(const params &p, int64_t line, int32_t n_spans, int32_t span, float *words) {
     float top = -INFINITY;
-    for (int32_t split = threadIdx.x; split < n_splits; split += MERGE_THREADS)
-        top = fmaxf(top, state_of(p, partial_of(p, line, split))->x);
+    for (int32_t i = threadIdx.x; i < n_spans; i += MERGE_THREADS)
+        top = fmaxf(top, state_of(p, partial_of(p, line, i * span))->x);
     top = fl_warp_max(top);
     if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = top;
     __syncthreads();
@@ -618,29 +466,31 @@ FL_DEVICE float merge_top(const params &p, int64_t line, int32_t n_splits, float
     return top;
 }
 
-/* Grid: lines x slices of MERGE_DIMS dimensions. Splits without a key have l 0 and no o. */
+/* Grid: lines x slices of MERGE_DIMS dimensions. Spans without a key have l 0 and no o. */
 static __global__ void __launch_bounds__(MERGE_THREADS)
     attn_absorbed_merge_kernel(const __grid_constant__ params p) {
     __shared__ float tops[MERGE_WARPS], sums[MERGE_WARPS], shares[MERGE_CHUNK];
     __shared__ float4 parts[MERGE_WARPS][MERGE_DIMS / 4];
     int32_t pos, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int32_t *pages;
-    int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &pages);
-    int32_t n_splits = pos / SPLIT + 1, first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
-    float top = merge_top(p, line, n_splits, tops), l = 0, sum = 0, value = 0;
+    const timeline *seq;
+    int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &seq);
+    int32_t span = seq->span, n_spans = pos / (SPLIT * span) + 1,
+            first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
+    float top = merge_top(p, line, n_spans, span, tops), l = 0, sum = 0, value = 0;
     float4 o = make_float4(0, 0, 0, 0);
-    for (int32_t first = 0; first < n_splits; first += MERGE_CHUNK) {
-        int32_t n = min(MERGE_CHUNK, n_splits - first);
+    for (int32_t first = 0; first < n_spans; first += MERGE_CHUNK) {
+        int32_t n = min(MERGE_CHUNK, n_spans - first);
         __syncthreads(); /* all are done with the shares before */
         for (int32_t i = threadIdx.x; i < n; i += MERGE_THREADS) {
-            float2 state = *state_of(p, partial_of(p, line, first + i));
+            float2 state = *state_of(p, partial_of(p, line, (first + i) * span));
             shares[i] = state.y > 0 ? fl_exp2(state.x - top) : 0;
             l += shares[i] * state.y;
         }
         __syncthreads();
         int32_t dim = first_dim + 4 * lane;
         if (dim < p.partial_stride - SCRATCH_STEP)
-            merge_values(p, shares, partial_of(p, line, first) + dim, n, &o);
+            merge_values((int64_t)span * p.partial_stride, shares, partial_of(p, line, first * span) + dim, n,
+                         &o);
     }
     l = fl_warp_sum(l);
     if (lane == 0) sums[warp] = l;
@@ -668,10 +518,19 @@ static int32_t splits_of(const fl_kv_rows *seq) {
     return (seq->pos + seq->n_rows - 1) / SPLIT + 1;
 }
 
-static bool fits_tensor_cores(const fl_attn_absorbed_args *a, const fl_kv_cuda *kv) {
+/* Which kernel. */
+typedef enum way { PLAIN, PAGE_BY_PAGE, RING } way;
+
+static way way_of(const fl_attn_absorbed_args *a, const params *p) {
+    const fl_kv_cuda *kv = &p->kv;
     bool aligned = (uintptr_t)a->q % 4 == 0 && kv->wide_latent && kv->wide_k_pe;
-    return aligned && kv->latent_dim % 16 == 0 && kv->latent_dim <= LATENT_MAX && kv->rope_dim % 16 == 0 &&
-           kv->rope_dim <= ROPE_MAX;
+    if (aligned && (uintptr_t)a->q % 16 == 0 && kv->latent_dim == RING_LATENT && kv->rope_dim == RING_ROPE &&
+        p->key_step == 1)
+        return RING;
+    if (aligned && kv->latent_dim % 16 == 0 && kv->latent_dim <= LATENT_MAX && kv->rope_dim % 16 == 0 &&
+        kv->rope_dim <= ROPE_MAX)
+        return PAGE_BY_PAGE;
+    return PLAIN;
 }
 
 static fl_err open_params(const fl_attn_absorbed_args *a, params *p) {
@@ -696,19 +555,34 @@ static fl_err open_params(const fl_attn_absorbed_args *a, params *p) {
     return FL_ERR_OK;
 }
 
-/* Timelines of one launch. Returns their (row, head) pairs; *n_splits: of the longest. */
-static int32_t put_seqs(const fl_kv_rows *seqs, int32_t n, params *p, int32_t *n_splits) {
-    int32_t lines = 0;
-    p->n_seqs = n;
-    p->n_groups = *n_splits = 0;
-    for (int32_t i = 0; i < n; i++) {
-        timeline seq = {seqs[i].pages, seqs[i].row, seqs[i].n_rows, seqs[i].pos, p->n_groups, lines};
-        p->seqs[i] = seq;
-        lines += seq.n_rows * p->n_heads;
-        p->n_groups += (int32_t)fl_tasks_of(seq.n_rows * p->n_heads, LANES);
-        if (splits_of(&seqs[i]) > *n_splits) *n_splits = splits_of(&seqs[i]);
-    }
-    return lines;
+/* Splits of a task, by what a row at `pos` reads. */
+static int32_t span_of(const fl_attn_view *view, int32_t pos) {
+    int64_t reach = pos;
+    if (view->window > 0 && !view->far) reach = (int64_t)view->window + view->segment;
+    if (view->distance_end > 0 && view->distance_end < reach) reach = view->distance_end;
+    if (reach > pos) reach = pos;
+    return reach >= FOUR_FROM ? 4 : reach >= TWO_FROM ? 2 : 1;
+}
+
+/* Adds the first rows of a timeline that have the same span, from `row` of it on; returns how many. */
+static int32_t put_rows(const fl_kv_rows *from, int32_t row, bool spans, params *p) {
+    timeline *seq = &p->seqs[p->n_seqs++];
+    int32_t n = 1, left = from->n_rows - row;
+    memset(seq, 0, sizeof *seq);
+    seq->span = spans ? span_of(&p->view, from->pos + row) : 1;
+    if (!spans || span_of(&p->view, from->pos + from->n_rows - 1) == seq->span) n = left;
+    while (n < left && span_of(&p->view, from->pos + row + n) == seq->span) n++;
+    seq->pages = from->pages;
+    seq->row = from->row + row;
+    seq->n_rows = n;
+    seq->pos = from->pos + row;
+    seq->first_group = p->n_groups;
+    seq->first_line = p->n_lines;
+    p->n_lines += n * p->n_heads;
+    p->n_groups += (int32_t)fl_tasks_of(n * p->n_heads, LANES);
+    int32_t n_spans = (seq->pos + n - 1) / (SPLIT * seq->span) + 1;
+    if (n_spans > p->n_spans) p->n_spans = n_spans;
+    return n;
 }
 
 static int32_t shared_bytes_of(const params *p) {
@@ -716,27 +590,32 @@ static int32_t shared_bytes_of(const params *p) {
     return S_BYTES + P_BYTES + keys_bytes + (p->stored_bytes > 0 ? p->stored_bytes : keys_bytes);
 }
 
-static fl_err launch(const params *p, int32_t lines, int32_t n_splits, bool tensor_cores,
-                     cudaStream_t stream) {
-    int64_t tasks = (int64_t)p->n_groups * n_splits;
-    if (tasks > INT32_MAX || (!tensor_cores && n_splits > UINT16_MAX))
+static fl_err launch_page_by_page(const params *p, cudaStream_t stream) {
+    int32_t shared_bytes = shared_bytes_of(p);
+    FL_CUDA_TRY(cudaFuncSetAttribute((const void *)attn_absorbed_kernel,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+    /* Two blocks a multiprocessor need nearly all of it. */
+    FL_CUDA_TRY(cudaFuncSetAttribute((const void *)attn_absorbed_kernel,
+                                     cudaFuncAttributePreferredSharedMemoryCarveout,
+                                     cudaSharedmemCarveoutMaxShared));
+    attn_absorbed_kernel<<<(uint32_t)(p->n_groups * p->n_spans), THREADS, (size_t)shared_bytes, stream>>>(*p);
+    return FL_CUDA_LAUNCHED("attn_absorbed");
+}
+
+static fl_err launch(const params *p, way way, cudaStream_t stream) {
+    if ((int64_t)p->n_groups * p->n_spans > INT32_MAX || (way == PLAIN && p->n_spans > UINT16_MAX))
         return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_absorbed: %d lines of %d splits are more than a launch has",
-                       lines, n_splits);
-    if (tensor_cores) {
-        int32_t shared_bytes = shared_bytes_of(p);
-        FL_CUDA_TRY(cudaFuncSetAttribute((const void *)attn_absorbed_kernel,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-        /* Two blocks a multiprocessor need nearly all of it. */
-        FL_CUDA_TRY(cudaFuncSetAttribute((const void *)attn_absorbed_kernel,
-                                         cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared));
-        attn_absorbed_kernel<<<(uint32_t)tasks, THREADS, (size_t)shared_bytes, stream>>>(*p);
+                       p->n_lines, p->n_spans);
+    if (way == RING) {
+        FL_TRY(launch_ring(p, stream));
+    } else if (way == PAGE_BY_PAGE) {
+        FL_TRY(launch_page_by_page(p, stream));
     } else {
-        attn_absorbed_plain_kernel<<<dim3((uint32_t)lines, (uint32_t)n_splits), PLAIN_THREADS, 0, stream>>>(
-            *p);
+        dim3 grid((uint32_t)p->n_lines, (uint32_t)p->n_spans);
+        attn_absorbed_plain_kernel<<<grid, PLAIN_THREADS, 0, stream>>>(*p);
+        FL_TRY(FL_CUDA_LAUNCHED("attn_absorbed (plain)"));
     }
-    FL_TRY(FL_CUDA_LAUNCHED("attn_absorbed"));
-    dim3 grid((uint32_t)lines, (uint32_t)fl_tasks_of(p->kv.latent_dim, MERGE_DIMS));
+    dim3 grid((uint32_t)p->n_lines, (uint32_t)fl_tasks_of(p->kv.latent_dim, MERGE_DIMS));
     attn_absorbed_merge_kernel<<<grid, MERGE_THREADS, 0, stream>>>(*p);
     return FL_CUDA_LAUNCHED("attn_absorbed (merge)");
 }
@@ -745,11 +624,16 @@ extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_a
     FL_TRY(fl_attn_absorbed_validate(a));
     params p;
     FL_TRY(open_params(a, &p));
-    bool tensor_cores = fits_tensor_cores(a, &p.kv);
-    for (int32_t first = 0; first < a->n_seqs; first += SEQS_MAX) {
-        int32_t n = a->n_seqs - first < SEQS_MAX ? a->n_seqs - first : SEQS_MAX, n_splits;
-        int32_t lines = put_seqs(a->seqs + first, n, &p, &n_splits);
-        FL_TRY(launch(&p, lines, n_splits, tensor_cores, fl_cuda_of(be)->stream));
+    way way = way_of(a, &p);
+    for (int32_t i = 0, row = 0; i < a->n_seqs;) {
+        p.n_seqs = p.n_groups = p.n_lines = p.n_spans = 0;
+        while (i < a->n_seqs && p.n_seqs < SEQS_MAX) {
+            row += put_rows(&a->seqs[i], row, way == RING, &p);
+            if (row < a->seqs[i].n_rows) continue;
+            row = 0;
+            i++;
+        }
+        FL_TRY(launch(&p, way, fl_cuda_of(be)->stream));
     }
     return FL_ERR_OK;
 }

@@ -3,6 +3,8 @@
 #ifndef FL_OP_CUDA_MMA_CUH
 #define FL_OP_CUDA_MMA_CUH
 
+#include <cuda_fp16.h>
+
 #include "op/cuda/hopper.cuh"
 
 /* D[16][8] += A[16][16] B[16][8], bf16 with f32 sums. With g = lane / 4 and t = lane % 4:
@@ -14,6 +16,35 @@ FL_DEVICE void fl_mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
                  "{%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of f16. */
+FL_DEVICE void fl_mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                 "{%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two values as f16, `low` in the low half. */
+FL_DEVICE uint32_t fl_pack_f16(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+FL_DEVICE float fl_low_of_f16x2(uint32_t packed) {
+    return __half2float(__ushort_as_half((uint16_t)packed));
+}
+
+FL_DEVICE float fl_high_of_f16x2(uint32_t packed) {
+    return __half2float(__ushort_as_half((uint16_t)(packed >> 16)));
+}
+
+FL_DEVICE uint32_t fl_multiply_f16x2(uint32_t x, uint32_t y) {
+    uint32_t product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(x), "r"(y));
+    return product;
 }
 
 /* Four 8x8 matrices of 16 bits; lane i gives the address of row i % 8 of matrix i / 8, 16-byte aligned. r[j]: of matrix

@@ -1,0 +1,173 @@
+/* What the CUDA kernels of attn_absorbed share: a launch's parameters, which keys a row sees, how a block finds its task,
+ * where partial results go. A task is a span of splits of one timeline and up to 16 of its (row, head) pairs, its lanes.
+ * The span of a row is one split, or two or four for rows far down a long timeline, where one row fills the device even
+ * so: a matter of the row's own position, so that its bits do not depend on what else is in the call. */
+#ifndef FL_OP_ATTN_ABSORBED_CUDA_CUH
+#define FL_OP_ATTN_ABSORBED_CUDA_CUH
+
+#include <math.h>
+
+#include "op/cuda/kv_format.cuh"
+#include "op/cuda/mma.cuh"
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    LANES = 16,
+    PAGE = FL_KV_PAGE_TOKENS,
+    SPLIT = FL_ATTN_ABSORBED_SPLIT_TOKENS,
+    PAGES = (int)SPLIT / (int)PAGE,
+    SPAN_MAX = 4,      /* splits; 32 pages */
+    TWO_FROM = 131072, /* positions from which a span has two splits, four */
+    FOUR_FROM = 262144,
+    SEQS_MAX = 64, /* timelines of a launch */
+    QUARTERS = 4,  /* parts of the dimensions that S is summed of */
+    S_STRIDE = PAGE + 8,
+    S_BYTES = QUARTERS * LANES * S_STRIDE * 4,
+    P_BYTES = LANES * S_STRIDE * 2,
+    SCRATCH_STEP = 16 /* floats: a partial's o is padded to it, m and l follow */
+};
+
+/* Division by a number of runs of 8 dimensions, for dividends below a page's runs. */
+typedef struct divisor {
+    uint32_t n, magic;
+} divisor;
+
+typedef struct timeline {
+    const int32_t *pages;
+    int32_t row, n_rows, pos;
+    int32_t first_group; /* of its lane groups among the launch's */
+    int32_t first_line;  /* of its (row, head) pairs among the launch's */
+    int32_t span;        /* splits of a task */
+} timeline;
+
+/* Of a launch. */
+typedef struct params {
+    fl_kv_cuda kv;
+    timeline seqs[SEQS_MAX];
+    int32_t n_seqs, n_groups, n_lines, n_heads;
+    int32_t n_spans;        /* tasks of the launch's longest timeline */
+    int32_t n_splits;       /* of the call's longest timeline: stride of the partial results */
+    int32_t partial_stride; /* floats */
+    int32_t key_step;
+    fl_attn_view view;
+    const uint16_t *q;
+    uint16_t *out;
+    float *lse, *scratch;
+    int32_t key_stride;   /* elements of a key in shared memory */
+    int32_t stored_bytes; /* of a quantised page, k_pe aside; 0 if plain */
+    divisor latent_runs, k_pe_runs, key_runs;
+} params;
+
+/* ---- which keys a row sees ------------------------------------------------------------------------------------- */
+
+/* As fl_absorbed_keys: two runs of positions, of which the multiples of key_step are seen. */
+typedef struct sight {
+    int32_t begin[2], end[2];
+} sight;
+
+FL_DEVICE sight sight_of(const fl_attn_view &view, int32_t pos) {
+    int64_t end = max((int64_t)0, (int64_t)pos + 1 - view.distance_first);
+    int64_t begin = view.distance_end > 0 ? max((int64_t)0, (int64_t)pos + 1 - view.distance_end) : 0;
+    int64_t near_begin = 0, sinks = 0; /* near = [0, sinks) and [near_begin, pos] */
+    if (view.window > 0) {
+        near_begin = max((int64_t)0, (int64_t)pos + 1 - view.window);
+        if (view.segment > 0) near_begin = min(near_begin, (int64_t)(pos / view.segment * view.segment));
+        sinks = min((int64_t)view.sinks, near_begin);
+    }
+    int64_t begins[2] = {begin, max(begin, near_begin)}, ends[2] = {min(sinks, end), end};
+    if (view.far) {
+        begins[1] = max(begin, sinks);
+        ends[0] = 0;
+        ends[1] = min(end, near_begin);
+    }
+    sight s;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        s.begin[i] = (int32_t)begins[i];
+        s.end[i] = (int32_t)max(begins[i], ends[i]);
+    }
+    return s;
+}
+
+FL_DEVICE bool is_step(int32_t t, int32_t step) {
+    return step == 1 || t % step == 0;
+}
+
+FL_DEVICE bool sees(const sight &s, int32_t t, int32_t step) {
+    bool inside = (t >= s.begin[0] && t < s.end[0]) || (t >= s.begin[1] && t < s.end[1]);
+    return inside && is_step(t, step);
+}
+
+/* Some key in [from, end). */
+FL_DEVICE bool sees_any(const sight &s, int32_t from, int32_t end, int32_t step) {
+    bool any = false;
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        int64_t first = ((int64_t)max(from, s.begin[i]) + step - 1) / step * step;
+        any = any || first < min(end, s.end[i]);
+    }
+    return any;
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------------------------- */
+
+/* What a block works on. */
+typedef struct task {
+    const int32_t *pages; /* of the first split on */
+    int64_t first_line;   /* (row, head) of lane 0 in q, out and scratch */
+    int32_t n_lanes;
+    int32_t split, span; /* the first split, how many */
+    int32_t last_pos;    /* of the lanes' rows */
+} task;
+
+/* Small things that lanes share. */
+typedef struct board {
+    sight sights[LANES];
+    float scale[LANES]; /* what the sums so far are worth after the current page's maximum */
+    uint32_t seen;      /* bit i: some lane sees a key of page i */
+} board;
+
+/* Behind the first split of a span lie its results. */
+FL_DEVICE float *partial_of(const params &p, int64_t line, int32_t split) {
+    return p.scratch + (line * p.n_splits + split) * p.partial_stride;
+}
+
+/* m and l behind o. */
+FL_DEVICE float2 *state_of(const params &p, float *partial) {
+    return (float2 *)(partial + p.partial_stride - SCRATCH_STEP);
+}
+
+/* The position of a lane's row. */
+FL_DEVICE int32_t pos_of(const params &p, const timeline &seq, int32_t lane) {
+    return seq.pos + lane / p.n_heads;
+}
+
+/* False: no row of the task reaches the split. The sights are on the board, `seen` is complete after a barrier. */
+FL_DEVICE bool open_task(const params &p, board *b, task *t) {
+    int32_t group = (int32_t)(blockIdx.x % p.n_groups), i = 0;
+    while (i + 1 < p.n_seqs && p.seqs[i + 1].first_group <= group) i++;
+    const timeline &seq = p.seqs[i];
+    int32_t first = (group - seq.first_group) * LANES;
+    t->span = seq.span;
+    t->split = (int32_t)(blockIdx.x / p.n_groups) * seq.span;
+    t->n_lanes = min(LANES, seq.n_rows * p.n_heads - first);
+    t->first_line = (int64_t)seq.row * p.n_heads + first;
+    t->last_pos = pos_of(p, seq, first + t->n_lanes - 1);
+    t->pages = seq.pages + t->split * PAGES;
+    if (t->last_pos < t->split * SPLIT) return false;
+    if (threadIdx.x == 0) b->seen = 0;
+    __syncthreads();
+    int32_t lane = threadIdx.x / (THREADS / LANES);
+    sight s = {};
+    if (lane < t->n_lanes) s = sight_of(p.view, pos_of(p, seq, first + lane));
+    if (threadIdx.x % (THREADS / LANES) == 0) b->sights[lane] = s;
+    for (int32_t page = threadIdx.x % (THREADS / LANES); page < t->span * PAGES; page += THREADS / LANES) {
+        int32_t from = t->split * SPLIT + page * PAGE;
+        if (sees_any(s, from, from + PAGE, p.key_step)) atomicOr(&b->seen, 1u << page);
+    }
+    __syncthreads();
+    return true;
+}
+
+#endif
