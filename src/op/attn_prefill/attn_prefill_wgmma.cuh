@@ -247,6 +247,7 @@ typedef struct running {
     float m[2];               /* where the exponents of the row stand; -INFINITY: it saw nothing yet */
     float l[2];               /* this thread's part of the row's sum */
     float bias;               /* of the head: in every score of this call */
+    uint32_t zero;            /* what the compiler does not know to be 0 */
     float shift[2], scale[2]; /* of the tile in hand: off each score; what the sums so far shrink by */
 } running;
 
@@ -321,21 +322,29 @@ FL_DEVICE void move_origins(const float (&s)[64], running *run) {
     }
 }
 
-/* Scores to P in place. */
-FL_DEVICE void soften(float (&s)[64], running *run) {
+/* x, but the compiler does not know that it needs no y. */
+FL_DEVICE float once_known(float y, float x, uint32_t zero) {
+    return __uint_as_float(__float_as_uint(x) | (__float_as_uint(y) & zero));
+}
+
+/* Scores to P in place. With PARTLY_FMA, where exponentials are what a turn waits for, a fourth of them are computed
+ * beside the slow unit, each once a weight of some columns before is known: else the compiler does all of those first. */
+template <bool PARTLY_FMA> FL_DEVICE void soften(float (&s)[64], running *run) {
+    float sum[2][2] = {};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float sum[2] = {0, 0};
+    for (int j = 0; j < 16; j++)
 #pragma unroll
-        for (int j = 0; j < 16; j++)
+        for (int i = 0; i < 2; i++)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                float p = fl_exp2(s[4 * j + 2 * i + c] - run->shift[i]);
-                s[4 * j + 2 * i + c] = p;
-                sum[c] += p;
+                float *p = &s[4 * j + 2 * i + c], before = s[4 * (j < 2 ? 0 : j - 2) + 2 * i];
+                if (PARTLY_FMA && j % 2 == 1 && c == 1)
+                    *p = fl_exp2_by_fma(*p - once_known(before, run->shift[i], run->zero));
+                else *p = fl_exp2(*p - run->shift[i]);
+                sum[i][c] += *p;
             }
-        run->l[i] = run->l[i] * run->scale[i] + (sum[0] + sum[1]);
-    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) run->l[i] = run->l[i] * run->scale[i] + (sum[i][0] + sum[i][1]);
 }
 
 /* The sums of both rows shrink; most tiles change no row's origin. */
@@ -491,6 +500,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     uint32_t p[8][4];
     running run;
     run.bias = c->key_bias ? c->key_bias[task.head] : 0;
+    run.zero = (uint32_t)(c->keys.n_keys >> 31); /* 0, for there is no negative number of keys */
     start_sums(o, &run);
     if (!wait_for_keys(shared, &at->k)) {
         release(&shared->k_empty[at->k.stage]);
@@ -509,7 +519,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     fl_wgmma_pin(s);
     weigh(shared, at->k.stage, s, row_ranges, &run);
     at->k.advance();
-    soften(s, &run);
+    soften<TURNS>(s, &run);
     shrink(o, &run);
     pack_weights(p, s);
     bool more = wait_for_keys(shared, &at->k);
@@ -526,7 +536,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         fl_wgmma_pin(s);
         weigh(shared, at->k.stage, s, row_ranges, &run);
         at->k.advance();
-        if (!TURNS) soften(s, &run);
+        if (!TURNS) soften<false>(s, &run);
         if (!TURNS) fl_wgmma_pin(s);
         more = wait_for_keys(shared, &at->k); /* here, for the compiler takes no exponential past a loop */
         fl_wgmma_wait<0>();
@@ -535,7 +545,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         release(&shared->v_empty[at->v.stage]);
         at->v.advance();
         shrink(o, &run);
-        if (TURNS) soften(s, &run);
+        if (TURNS) soften<true>(s, &run);
         pack_weights(p, s);
     }
     release(&shared->k_empty[at->k.stage]);
