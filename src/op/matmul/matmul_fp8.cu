@@ -1,16 +1,23 @@
 /* matmul with block scales: quantising the activations, and the choice of the kernel that multiplies.
  *
- * Quantising. Grid: a half warp for each row and 128 inputs. Block: 256 threads. Each thread reads 8 inputs at once and
- * writes 8 codes. Bound by memory: 2 bytes in, 1 out. */
+ * Quantising. Grid: a block for each 64 tasks; a task is 128 inputs of a row. Block: 256 threads, a half warp for four
+ * of the tasks. Each thread reads 8 inputs of a task at once, all tasks' before it works on the first, and writes 8
+ * codes. Bound by memory: 2 bytes in, 1 out. */
 #include "op/matmul/matmul_fp8.cuh"
 
-enum { THREADS = 256, LANES = 16 /* of a group of inputs */, INPUTS = FL_SCALE_BLOCK / LANES };
+enum {
+    THREADS = 256,
+    LANES = 16, /* of a task */
+    INPUTS = FL_SCALE_BLOCK / LANES,
+    TASKS_AT_ONCE = THREADS / LANES,
+    TASKS_IN_TURN = 4,
+};
 
 typedef struct quantising {
     const uint16_t *x; /* bf16 */
     int64_t x_stride;
     fl_matmul_codes to;
-    int32_t rows, blocks;
+    uint32_t tasks, blocks;
     bool aligned; /* 16 bytes of x can be read at once */
 } quantising;
 
@@ -21,8 +28,8 @@ FL_DEVICE uint32_t pack_e4m3(float low, float high) {
     return packed;
 }
 
-FL_DEVICE void read_inputs(const quantising *q, const uint16_t *x, float (&values)[INPUTS]) {
-    uint32_t words[INPUTS / 2];
+/* Pairs of inputs. */
+FL_DEVICE void read_inputs(const quantising *q, const uint16_t *x, uint32_t (&words)[INPUTS / 2]) {
     if (q->aligned) {
         uint4 all = *(const uint4 *)x;
         words[0] = all.x;
@@ -33,27 +40,23 @@ FL_DEVICE void read_inputs(const quantising *q, const uint16_t *x, float (&value
 #pragma unroll
         for (int i = 0; i < INPUTS / 2; i++) words[i] = x[2 * i] | (uint32_t)x[2 * i + 1] << 16;
     }
+}
+
+/* This thread's inputs of a task; the LANES of a task together. */
+FL_DEVICE void quantise_inputs(const quantising *q, uint32_t task, const uint32_t (&words)[INPUTS / 2]) {
+    int32_t lane = threadIdx.x % LANES;
+    float values[INPUTS], largest = 0x1p-100f;
 #pragma unroll
     for (int i = 0; i < INPUTS / 2; i++) {
         values[2 * i] = fl_low_of_bf16x2(words[i]);
         values[2 * i + 1] = fl_high_of_bf16x2(words[i]);
     }
-}
-
-static __global__ void __launch_bounds__(THREADS) quantise_kernel(const quantising q) {
-    int64_t task = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
-    int64_t tasks = (int64_t)q.rows * q.blocks;
-    bool last = task >= tasks; /* of a warp, one half may have nothing to do: it does the last task again */
-    if (last) task = tasks - 1;
-    int64_t row = task / q.blocks, input = task % q.blocks * FL_SCALE_BLOCK + threadIdx.x % LANES * INPUTS;
-    float values[INPUTS], largest = 0x1p-100f;
-    read_inputs(&q, q.x + row * q.x_stride + input, values);
 #pragma unroll
     for (int i = 0; i < INPUTS; i++) largest = fmaxf(largest, fabsf(values[i]));
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-    if (last) return;
+    if (task >= q->tasks) return;
     float inverse = __fdiv_rn(448.0f, largest);
     uint32_t codes[INPUTS / 4];
 #pragma unroll
@@ -61,23 +64,38 @@ static __global__ void __launch_bounds__(THREADS) quantise_kernel(const quantisi
         codes[i] = pack_e4m3(__fmul_rn(values[4 * i], inverse), __fmul_rn(values[4 * i + 1], inverse)) |
                    pack_e4m3(__fmul_rn(values[4 * i + 2], inverse), __fmul_rn(values[4 * i + 3], inverse))
                        << 16;
-    *(uint2 *)(q.to.codes + row * q.blocks * FL_SCALE_BLOCK + input) = make_uint2(codes[0], codes[1]);
-    if (threadIdx.x % LANES == 0)
-        q.to.scale[task % q.blocks * q.to.scale_stride + row] = __fdiv_rn(largest, 448.0f);
+    *(uint2 *)(q->to.codes + (int64_t)task * FL_SCALE_BLOCK + lane * INPUTS) = make_uint2(codes[0], codes[1]);
+    if (lane == 0)
+        q->to.scale[task % q->blocks * q->to.scale_stride + task / q->blocks] = __fdiv_rn(largest, 448.0f);
+}
+
+static __global__ void __launch_bounds__(THREADS) quantise_kernel(const quantising q) {
+    uint32_t first = blockIdx.x * (TASKS_AT_ONCE * TASKS_IN_TURN) + threadIdx.x / LANES;
+    uint32_t words[TASKS_IN_TURN][INPUTS / 2] = {};
+#pragma unroll
+    for (int i = 0; i < TASKS_IN_TURN; i++) {
+        uint32_t task = first + i * TASKS_AT_ONCE, input = task % q.blocks * FL_SCALE_BLOCK;
+        if (task < q.tasks)
+            read_inputs(&q, q.x + task / q.blocks * q.x_stride + input + threadIdx.x % LANES * INPUTS,
+                        words[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < TASKS_IN_TURN; i++) quantise_inputs(&q, first + i * TASKS_AT_ONCE, words[i]);
 }
 
 static fl_err quantise(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_codes *to) {
+    int32_t blocks = a->w[0].k / FL_SCALE_BLOCK;
+    int64_t tasks = (int64_t)a->rows * blocks, grid = fl_tasks_of(tasks, TASKS_AT_ONCE * TASKS_IN_TURN);
     const quantising q = {.x = (const uint16_t *)a->x,
                           .x_stride = a->x_stride,
                           .to = *to,
-                          .rows = a->rows,
-                          .blocks = a->w[0].k / FL_SCALE_BLOCK,
+                          .tasks = (uint32_t)tasks,
+                          .blocks = (uint32_t)blocks,
                           .aligned = (uintptr_t)a->x % 16 == 0 && a->x_stride % 8 == 0};
-    int64_t blocks = fl_tasks_of((int64_t)q.rows * q.blocks, THREADS / LANES);
-    if (blocks > INT32_MAX)
+    if (tasks > INT32_MAX) /* 256 GiB of codes */
         return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: %d rows of %d inputs are too many for one call", a->rows,
                        a->w[0].k);
-    quantise_kernel<<<(unsigned)blocks, THREADS, 0, cuda->stream>>>(q);
+    quantise_kernel<<<(unsigned)grid, THREADS, 0, cuda->stream>>>(q);
     return FL_CUDA_LAUNCHED("matmul: quantising");
 }
 
