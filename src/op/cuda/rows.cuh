@@ -36,4 +36,21 @@ FL_DEVICE int32_t fl_rows_unit(int32_t step, int32_t each) {
     return (int32_t)((blockIdx.y * (uint32_t)each + (uint32_t)step) * blockDim.x + threadIdx.x);
 }
 
+/* ---- several rows a thread ---- */
+
+/* A thread has one unit in each of `each` rows, so that what depends on the unit is found once and `each` loads are under
+ * way: unit is blockIdx.y * blockDim.x + threadIdx.x, row of step i is fl_rows_row_of(i, each). */
+static inline fl_rows_launch fl_rows_tall_launch_of(int64_t rows, int64_t units, int32_t each) {
+    int64_t parts = fl_tasks_of(units, FL_ROWS_THREADS), wide = fl_tasks_of(units, parts);
+    int64_t high = FL_ROWS_THREADS / wide;
+    fl_rows_launch launch;
+    launch.block = dim3((uint32_t)wide, (uint32_t)high);
+    launch.grid = dim3((uint32_t)fl_tasks_of(rows, high * each), (uint32_t)parts);
+    return launch;
+}
+
+FL_DEVICE int64_t fl_rows_row_of(int32_t step, int32_t each) {
+    return ((int64_t)blockIdx.x * each + step) * blockDim.y + threadIdx.y;
+}
+
 #endif

@@ -11,7 +11,15 @@
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, CHUNK = 2048, STEPS = CHUNK / THREADS, UNIT = 8, UNITS_EACH = 1 };
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    CHUNK = 2048,
+    STEPS = CHUNK / THREADS,
+    UNIT = 8,
+    UNITS_EACH = 1,
+    ROWS_EACH = 2
+};
 
 typedef struct params {
     const int32_t *ids;
@@ -184,13 +192,23 @@ typedef struct gather {
 } gather;
 
 static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_wide_kernel(const gather g) {
-    int64_t row = fl_rows_row();
-    int32_t first = fl_rows_unit(0, UNITS_EACH) * UNIT;
-    if (row >= g.rows || first >= g.dim) return;
-    uint4 run = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
-    const int32_t *place = g.place + row * g.top_k;
+    int32_t first = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x) * UNIT;
+    if (first >= g.dim) return;
+    uint4 runs[ROWS_EACH];
+#pragma unroll
+    for (int32_t k = 0; k < ROWS_EACH; k++) {
+        int64_t row = fl_rows_row_of(k, ROWS_EACH);
+        if (row < g.rows) runs[k] = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
+    }
+#pragma unroll
+    for (int32_t k = 0; k < ROWS_EACH; k++) {
+        int64_t row = fl_rows_row_of(k, ROWS_EACH);
+        if (row >= g.rows) return;
+        const int32_t *place = g.place + row * g.top_k;
 #pragma unroll 4
-    for (int32_t s = 0; s < g.top_k; s++) *(uint4 *)(g.y + (int64_t)__ldg(place + s) * g.dim + first) = run;
+        for (int32_t s = 0; s < g.top_k; s++)
+            *(uint4 *)(g.y + (int64_t)__ldg(place + s) * g.dim + first) = runs[k];
+    }
 }
 
 static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_narrow_kernel(const gather g) {
@@ -247,7 +265,8 @@ extern "C" fl_err fl_moe_permute_cuda(fl_backend *be, const fl_moe_permute_args 
     int64_t element = (int64_t)sizeof(uint16_t);
     bool wide =
         fl_rows_aligned(a->x, a->x_stride * element, 16) && fl_rows_aligned(a->y, a->dim * element, 16);
-    fl_rows_launch launch = fl_rows_launch_of(a->rows, wide ? a->dim / UNIT : a->dim, UNITS_EACH);
+    fl_rows_launch launch = wide ? fl_rows_tall_launch_of(a->rows, a->dim / UNIT, ROWS_EACH)
+                                 : fl_rows_launch_of(a->rows, a->dim, UNITS_EACH);
     if (wide) gather_wide_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
     else gather_narrow_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
     return FL_CUDA_LAUNCHED("moe_permute");

@@ -1,17 +1,12 @@
-/* rmsnorm, CUDA. A warp a row up to 512 dimensions, else a block of 256 threads; bound by memory traffic. A thread takes
- * quads of elements, keeps the first QUADS of them in registers between the sum and the scaling, and reads the rest of
- * a longer row again. Which thread adds what in which order depends on dim alone: not on rows, not on whether the row's
- * addresses allow 16-byte accesses. */
+/* rmsnorm, CUDA. A warp a row up to 512 dimensions (several rows at a time if they are short, so that enough loads are
+ * under way), else a block of 256 threads; bound by memory traffic. A thread takes quads of elements, keeps the first
+ * QUADS of them in registers between the sum and the scaling, and reads the rest of a longer row again. QUADS is no
+ * larger than dim asks for, which leaves registers for more rows at once. Which thread adds what in which order depends
+ * on dim alone: not on rows, not on whether the row's addresses allow 16-byte accesses. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
-enum {
-    WARP_ROWS = 4,
-    WARP_QUADS = 4,
-    BLOCK_THREADS = 256,
-    BLOCK_QUADS = 7,
-    WARP_DIM_MAX = 32 * WARP_QUADS * 4
-};
+enum { WARPS = 4, WARP_DIM_MAX = 512, BLOCK_THREADS = 256, QUADS_MAX = 7 };
 
 typedef struct params {
     float *x;
@@ -92,63 +87,84 @@ template <int THREADS> FL_DEVICE float row_sum(float sum) {
     return sum;
 }
 
-/* blockDim (THREADS, rows of a block); one row a block where THREADS is more than a warp. */
-template <int THREADS, int QUADS, bool WIDE>
-static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARP_ROWS : THREADS)
+/* blockDim (THREADS, warps or 1). One thread's part of ROWS rows side by side; one row where THREADS is more than a
+ * warp. */
+template <int THREADS, int QUADS, int ROWS, bool WIDE>
+static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
     rmsnorm_kernel(const params p) {
-    int64_t row = fl_rows_row();
+    int64_t row = fl_rows_row() * ROWS;
     if (row >= p.rows) return; /* whole warps; whole blocks where a block synchronises */
     int32_t start = (int32_t)threadIdx.x * 4, rest = start + QUADS * THREADS * 4;
+    int32_t rows = ROWS == 1 ? 1 : (int32_t)min((int64_t)ROWS, p.rows - row);
     float *x = p.x + row * p.x_stride;
     const float *delta = p.delta ? p.delta + row * p.dim : NULL;
-    float4 v[QUADS];
-    float sum = 0;
+    float4 v[ROWS][QUADS];
 #pragma unroll
-    for (int32_t k = 0; k < QUADS; k++) {
-        int32_t first = start + k * THREADS * 4;
-        v[k] = first < p.dim ? load4<WIDE>(x + first, p.dim - first) : make_float4(0, 0, 0, 0);
+    for (int32_t i = 0; i < ROWS * QUADS; i++) {
+        int32_t r = i / QUADS, k = i % QUADS, first = start + k * THREADS * 4;
+        v[r][k] = r < rows && first < p.dim ? load4<WIDE>(x + r * p.x_stride + first, p.dim - first)
+                                            : make_float4(0, 0, 0, 0);
     }
     if (delta) {
-        float4 d[QUADS];
+        float4 d[ROWS][QUADS];
+#pragma unroll
+        for (int32_t i = 0; i < ROWS * QUADS; i++) {
+            int32_t r = i / QUADS, k = i % QUADS, first = start + k * THREADS * 4;
+            d[r][k] = r < rows && first < p.dim
+                          ? load4_constant<WIDE>(delta + (int64_t)r * p.dim + first, p.dim - first)
+                          : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int32_t i = 0; i < ROWS * QUADS; i++) {
+            int32_t r = i / QUADS, k = i % QUADS, first = start + k * THREADS * 4;
+            v[r][k] = add4(v[r][k], d[r][k]);
+            if (r < rows && first < p.dim) store4<WIDE>(x + r * p.x_stride + first, v[r][k], p.dim - first);
+        }
+    }
+#pragma unroll
+    for (int32_t r = 0; r < ROWS; r++) {
+        float sum = 0;
+#pragma unroll
+        for (int32_t k = 0; k < QUADS; k++) sum = add_squares(sum, v[r][k]);
+        for (int32_t first = rest; ROWS == 1 && first < p.dim; first += THREADS * 4) {
+            float4 more = load4<WIDE>(x + first, p.dim - first);
+            if (delta) {
+                more = add4(more, load4_constant<WIDE>(delta + first, p.dim - first));
+                store4<WIDE>(x + first, more, p.dim - first);
+            }
+            sum = add_squares(sum, more);
+        }
+        float mean = __fdiv_rn(row_sum<THREADS>(sum), (float)p.dim);
+        float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, p.eps)));
 #pragma unroll
         for (int32_t k = 0; k < QUADS; k++) {
             int32_t first = start + k * THREADS * 4;
-            d[k] =
-                first < p.dim ? load4_constant<WIDE>(delta + first, p.dim - first) : make_float4(0, 0, 0, 0);
+            if (r < rows && first < p.dim) put4<WIDE>(p, row + r, first, v[r][k], scale);
         }
-#pragma unroll
-        for (int32_t k = 0; k < QUADS; k++) {
-            int32_t first = start + k * THREADS * 4;
-            v[k] = add4(v[k], d[k]);
-            if (first < p.dim) store4<WIDE>(x + first, v[k], p.dim - first);
-        }
+        for (int32_t first = rest; ROWS == 1 && first < p.dim; first += THREADS * 4) /* x holds the sum now */
+            put4<WIDE>(p, row, first, load4<WIDE>(x + first, p.dim - first), scale);
     }
-#pragma unroll
-    for (int32_t k = 0; k < QUADS; k++) sum = add_squares(sum, v[k]);
-    for (int32_t first = rest; first < p.dim; first += THREADS * 4) {
-        float4 more = load4<WIDE>(x + first, p.dim - first);
-        if (delta) {
-            more = add4(more, load4_constant<WIDE>(delta + first, p.dim - first));
-            store4<WIDE>(x + first, more, p.dim - first);
-        }
-        sum = add_squares(sum, more);
-    }
-    float mean = __fdiv_rn(row_sum<THREADS>(sum), (float)p.dim);
-    float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, p.eps)));
-#pragma unroll
-    for (int32_t k = 0; k < QUADS; k++) {
-        int32_t first = start + k * THREADS * 4;
-        if (first < p.dim) put4<WIDE>(p, row, first, v[k], scale);
-    }
-    for (int32_t first = rest; first < p.dim; first += THREADS * 4) /* x now holds the sum with delta */
-        put4<WIDE>(p, row, first, load4<WIDE>(x + first, p.dim - first), scale);
+}
+
+template <int QUADS, int ROWS, bool WIDE> static void launch_warps(const params &p, cudaStream_t stream) {
+    static_assert(QUADS * 128 <= WARP_DIM_MAX, "whole rows in registers");
+    rmsnorm_kernel<32, QUADS, ROWS, WIDE>
+        <<<(uint32_t)fl_tasks_of(p.rows, WARPS * ROWS), dim3(32, WARPS), 0, stream>>>(p);
+}
+
+template <int QUADS, bool WIDE> static void launch_blocks(const params &p, cudaStream_t stream) {
+    rmsnorm_kernel<BLOCK_THREADS, QUADS, 1, WIDE><<<(uint32_t)p.rows, BLOCK_THREADS, 0, stream>>>(p);
 }
 
 template <bool WIDE> static void launch(const params &p, cudaStream_t stream) {
-    if (p.dim <= WARP_DIM_MAX)
-        rmsnorm_kernel<32, WARP_QUADS, WIDE>
-            <<<(uint32_t)fl_tasks_of(p.rows, WARP_ROWS), dim3(32, WARP_ROWS), 0, stream>>>(p);
-    else rmsnorm_kernel<BLOCK_THREADS, BLOCK_QUADS, WIDE><<<(uint32_t)p.rows, BLOCK_THREADS, 0, stream>>>(p);
+    int32_t quads = (int32_t)fl_tasks_of(p.dim, BLOCK_THREADS * 4);
+    if (p.dim <= 128) launch_warps<1, 4, WIDE>(p, stream);
+    else if (p.dim <= 256) launch_warps<2, 2, WIDE>(p, stream);
+    else if (p.dim <= WARP_DIM_MAX) launch_warps<4, 1, WIDE>(p, stream);
+    else if (quads <= 1) launch_blocks<1, WIDE>(p, stream);
+    else if (quads <= 2) launch_blocks<2, WIDE>(p, stream);
+    else if (quads <= 4) launch_blocks<4, WIDE>(p, stream);
+    else launch_blocks<QUADS_MAX, WIDE>(p, stream);
 }
 
 extern "C" fl_err fl_rmsnorm_cuda(fl_backend *be, const fl_rmsnorm_args *a) {

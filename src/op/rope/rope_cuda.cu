@@ -5,7 +5,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
-enum { UNIT = 4, UNITS_EACH = 2 };
+enum { UNIT = 4, ROWS_EACH = 4, UNITS_EACH = 2 };
 
 typedef struct params {
     const float *x, *table;
@@ -25,23 +25,28 @@ FL_DEVICE float turn_odd(float even, float odd, float cosine, float sine) {
 }
 
 static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_wide_kernel(const params p) {
-    int64_t row = fl_rows_row();
-    if (row >= p.rows) return;
-    const float *x = p.x + row * p.x_stride, *table = p.table + row * p.rope_dim;
-    fl_bf16 *y = p.y + row * p.y_stride;
+    int32_t first = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x) * UNIT;
+    if (first >= p.width) return;
+    int32_t head = first / (p.nope_dim + p.rope_dim), in_head = first % (p.nope_dim + p.rope_dim);
+    int32_t turned = in_head - p.nope_dim;
+    int64_t x_at = head * p.x_head + in_head, y_at = head * p.y_head + in_head;
+    float4 x[ROWS_EACH], table[ROWS_EACH];
 #pragma unroll
-    for (int32_t k = 0; k < UNITS_EACH; k++) {
-        int32_t first = fl_rows_unit(k, UNITS_EACH) * UNIT;
-        if (first >= p.width) return;
-        int32_t head = first / (p.nope_dim + p.rope_dim), in_head = first % (p.nope_dim + p.rope_dim);
-        int32_t turned = in_head - p.nope_dim;
-        float4 v = *(const float4 *)(x + head * p.x_head + in_head);
-        if (turned >= 0) {
-            float4 r = *(const float4 *)(table + turned);
+    for (int32_t k = 0; k < ROWS_EACH; k++) {
+        int64_t row = fl_rows_row_of(k, ROWS_EACH);
+        if (row >= p.rows) continue;
+        x[k] = *(const float4 *)(p.x + row * p.x_stride + x_at);
+        if (turned >= 0) table[k] = __ldg((const float4 *)(p.table + row * p.rope_dim + turned));
+    }
+#pragma unroll
+    for (int32_t k = 0; k < ROWS_EACH; k++) {
+        int64_t row = fl_rows_row_of(k, ROWS_EACH);
+        if (row >= p.rows) return;
+        float4 v = x[k], r = table[k];
+        if (turned >= 0)
             v = make_float4(turn_even(v.x, v.y, r.x, r.y), turn_odd(v.x, v.y, r.x, r.y),
                             turn_even(v.z, v.w, r.z, r.w), turn_odd(v.z, v.w, r.z, r.w));
-        }
-        *(uint2 *)(y + head * p.y_head + in_head) =
+        *(uint2 *)(p.y + row * p.y_stride + y_at) =
             make_uint2(fl_pack_bf16(__fmul_rn(v.x, p.scale), __fmul_rn(v.y, p.scale)),
                        fl_pack_bf16(__fmul_rn(v.z, p.scale), __fmul_rn(v.w, p.scale)));
     }
@@ -87,7 +92,8 @@ extern "C" fl_err fl_rope_cuda(fl_backend *be, const fl_rope_args *a) {
                 p.y_head % UNIT == 0 && fl_rows_aligned(a->x, a->x_stride * (int64_t)sizeof(float), 16) &&
                 fl_rows_aligned(a->table, (int64_t)a->rope_dim * (int64_t)sizeof(float), 16) &&
                 fl_rows_aligned(a->y, a->y_stride * (int64_t)sizeof(fl_bf16), 8);
-    fl_rows_launch launch = fl_rows_launch_of(a->rows, wide ? p.width / UNIT : p.width, UNITS_EACH);
+    fl_rows_launch launch = wide ? fl_rows_tall_launch_of(a->rows, p.width / UNIT, ROWS_EACH)
+                                 : fl_rows_launch_of(a->rows, p.width, UNITS_EACH);
     if (wide) rope_wide_kernel<<<launch.grid, launch.block, 0, stream>>>(p);
     else rope_narrow_kernel<<<launch.grid, launch.block, 0, stream>>>(p);
     return FL_CUDA_LAUNCHED("rope");
