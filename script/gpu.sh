@@ -5,6 +5,7 @@
 #   golden     logits of spark-66m against transformers', on every backend
 #   sanitize   compute-sanitizer over opcheck: memcheck and synccheck on all ops, racecheck where no bulk copies are
 #   repeat     opcheck --repeat: ops run again and again beside disturbing kernels, all bits compared
+#   graph      one decode step op by op and as a CUDA graph, bit by bit, by shape and KV format; decode both ways
 #   kernels    single ops beside their peers (script/gpu_kernels.sh)
 #   prefill    spark-66m at 32K and 512K tokens by policy
 #   quality    spark-66m at 128K and 512K tokens by policy (script/gpu_quality.sh)
@@ -13,7 +14,7 @@ set -u
 build=${1:?usage: gpu.sh BUILD OUT [PART...]}
 out=${2:?usage: gpu.sh BUILD OUT [PART...]}
 shift 2
-[ $# -gt 0 ] || set -- check golden sanitize repeat kernels prefill quality ladder
+[ $# -gt 0 ] || set -- check golden sanitize repeat graph kernels prefill quality ladder
 cd "$(dirname "$0")/.." || exit 2
 mkdir -p "$out" || exit 1
 program=$build/firstlight
@@ -67,6 +68,28 @@ part_sanitize() {
 part_repeat() {
     each "" repeat "$ops" --quick --backend cuda-deterministic --repeat 40
     each "" repeat-w8a8 matmul --quick --backend cuda-w8a8-deterministic --repeat 40
+}
+
+part_graph() {
+    good=0 all=0
+    for shape in 1:100 1:5000 3:8000 17:2100 64:1500; do
+        for kv in bf16 fp8 int4; do
+            all=$((all + 1))
+            echo "== $shape $kv" >>"$out/graph.log"
+            if timeout 100 "$program" bench graph $model --backend cuda --shape $shape --kv-cache-dtype $kv --runs 50 \
+                >>"$out/graph.log" 2>&1; then good=$((good + 1))
+            else echo "  graph $shape $kv: $(tail -1 "$out/graph.log")"; fi
+        done
+    done
+    echo "graph: $good of $all shapes give the same bits"
+    for source in $model "--synthetic moonlight-16b-a3b"; do
+        for how in "" --enforce-eager; do
+            # shellcheck disable=SC2086 # options are words
+            timeout 200 "$program" bench decode $source --backend cuda --depth 8k --tokens 256 $how \
+                >>"$out/decode.log" 2>&1
+            echo "decode $source $how: $(grep -h 'decode behind' "$out/decode.log" | tail -1)"
+        done
+    done
 }
 
 part_kernels() { script/gpu_kernels.sh "$build" "$out"; }

@@ -2,6 +2,7 @@
  * arguments and runs them again on what memory holds by then. So what a recording keeps that it should have read, or
  * reads from another place than the step wrote, shows in the answer's bits. And memory that nobody takes after start,
  * and a device that is lost. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,6 +36,7 @@ static struct fake {
     fl_recording *open; /* being recorded */
     int32_t n_open, n_replays, n_allocs;
     bool refuse, lost;
+    int64_t poison; /* bytes of the downloads whose second half begins with a NaN; 0 = none */
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out);
 } fake;
 
@@ -119,6 +121,7 @@ static fl_err wait(fl_backend *be) {
 
 static fl_err download(fl_backend *be, void *to, const void *from, int64_t bytes) {
     memcpy(to, from, (size_t)bytes);
+    if (bytes == fake.poison) ((float *)to)[bytes / (2 * (int64_t)sizeof(float))] = NAN;
     return wait(be);
 }
 
@@ -353,6 +356,21 @@ static void nothing_is_taken_after_start(void **state) {
     fl_engine_close(e);
 }
 
+static void a_row_of_nans_ends_its_request_alone(void **state) {
+    (void)state;
+    answer plain[2], found[2];
+    fl_engine *e = open_engine();
+    ask(e, lengths, 2, plain);
+    become_device(e);
+    fake.poison = 2 * (int64_t)sizeof(float) * e->config->vocab_size; /* two decode */
+    ask(e, lengths, 2, found);
+    int32_t bad = found[0].err == FL_ERR_OK;
+    assert_int_equal(found[bad].err, FL_ERR_NUMERIC);
+    assert_non_null(strstr(found[bad].detail, "token 0 is not a finite number"));
+    assert_same(&plain[1 - bad], &found[1 - bad]);
+    fl_engine_close(e);
+}
+
 static void a_lost_device_ends_all_requests(void **state) {
     (void)state;
     answer found[REQUESTS];
@@ -385,6 +403,7 @@ int main(void) {
         cmocka_unit_test(ceilings_leave_an_eighth_at_most),
         cmocka_unit_test(the_check_of_one_shape_finds_the_same_bits),
         cmocka_unit_test(nothing_is_taken_after_start),
+        cmocka_unit_test(a_row_of_nans_ends_its_request_alone),
         cmocka_unit_test(a_lost_device_ends_all_requests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
