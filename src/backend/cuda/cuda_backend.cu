@@ -175,6 +175,10 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->upload = cuda_upload;
     be->download = cuda_download;
     be->wait = cuda_wait;
+    be->record = fl_cuda_record;
+    be->record_end = fl_cuda_record_end;
+    be->replay = fl_cuda_replay;
+    be->recording_close = fl_cuda_recording_close;
     be->seal = cuda_seal;
     be->fill = fl_cuda_fill;
     be->close = cuda_close;

@@ -474,8 +474,8 @@ static __global__ void __launch_bounds__(MERGE_THREADS)
     int32_t pos, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const timeline *seq;
     int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &seq);
-    int32_t span = seq->span, n_spans = pos / (SPLIT * span) + 1,
-            first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
+    int32_t span = span_at(p, *seq, pos), n_spans = pos / (SPLIT * span) + 1;
+    int32_t first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
     float top = merge_top(p, line, n_spans, span, tops), l = 0, sum = 0, value = 0;
     float4 o = make_float4(0, 0, 0, 0);
     for (int32_t first = 0; first < n_spans; first += MERGE_CHUNK) {
@@ -555,24 +555,24 @@ static fl_err open_params(const fl_attn_absorbed_args *a, params *p) {
     return FL_ERR_OK;
 }
 
-/* Splits of a task, by what a row at `pos` reads. */
-static int32_t span_of(const fl_attn_view *view, int32_t pos) {
-    int64_t reach = pos;
-    if (view->window > 0 && !view->far) reach = (int64_t)view->window + view->segment;
-    if (view->distance_end > 0 && view->distance_end < reach) reach = view->distance_end;
-    if (reach > pos) reach = pos;
-    return reach >= FOUR_FROM ? 4 : reach >= TWO_FROM ? 2 : 1;
+/* Tasks of the timeline's last row, or of the row below seq->pos that has most. */
+static int32_t tasks_of(const timeline *seq) {
+    int32_t n = (seq->pos + seq->n_rows - 1) / (SPLIT * seq->span) + 1;
+    if (seq->pos_at && seq->span > 1 && n < TWO_FROM / SPLIT) n = TWO_FROM / SPLIT;
+    if (seq->pos_at && seq->span > 2 && n < FOUR_FROM / (2 * SPLIT)) n = FOUR_FROM / (2 * SPLIT);
+    return n;
 }
 
 /* Adds the first rows of a timeline that have the same span, from `row` of it on; returns how many. */
-static int32_t put_rows(const fl_kv_rows *from, int32_t row, bool spans, params *p) {
+static int32_t put_rows(const fl_kv_rows *from, int32_t row, params *p) {
     timeline *seq = &p->seqs[p->n_seqs++];
     int32_t n = 1, left = from->n_rows - row;
     memset(seq, 0, sizeof *seq);
-    seq->span = spans ? span_of(&p->view, from->pos + row) : 1;
-    if (!spans || span_of(&p->view, from->pos + from->n_rows - 1) == seq->span) n = left;
+    seq->span = p->spans ? span_of(&p->view, from->pos + row) : 1;
+    if (!p->spans || span_of(&p->view, from->pos + from->n_rows - 1) == seq->span) n = left;
     while (n < left && span_of(&p->view, from->pos + row + n) == seq->span) n++;
     seq->pages = from->pages;
+    seq->pos_at = from->pos_at;
     seq->row = from->row + row;
     seq->n_rows = n;
     seq->pos = from->pos + row;
@@ -580,8 +580,7 @@ static int32_t put_rows(const fl_kv_rows *from, int32_t row, bool spans, params 
     seq->first_line = p->n_lines;
     p->n_lines += n * p->n_heads;
     p->n_groups += (int32_t)fl_tasks_of(n * p->n_heads, LANES);
-    int32_t n_spans = (seq->pos + n - 1) / (SPLIT * seq->span) + 1;
-    if (n_spans > p->n_spans) p->n_spans = n_spans;
+    if (tasks_of(seq) > p->n_spans) p->n_spans = tasks_of(seq);
     return n;
 }
 
@@ -622,13 +621,18 @@ static fl_err launch(const params *p, way way, cudaStream_t stream) {
 
 extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_args *a) {
     FL_TRY(fl_attn_absorbed_validate(a));
+    for (int32_t i = 0; i < a->n_seqs; i++)
+        if (a->seqs[i].pos_at && a->seqs[i].n_rows > 1)
+            return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_absorbed: %d rows at a position read when they run",
+                           a->seqs[i].n_rows);
     params p;
     FL_TRY(open_params(a, &p));
     way way = way_of(a, &p);
+    p.spans = way == RING;
     for (int32_t i = 0, row = 0; i < a->n_seqs;) {
         p.n_seqs = p.n_groups = p.n_lines = p.n_spans = 0;
         while (i < a->n_seqs && p.n_seqs < SEQS_MAX) {
-            row += put_rows(&a->seqs[i], row, way == RING, &p);
+            row += put_rows(&a->seqs[i], row, &p);
             if (row < a->seqs[i].n_rows) continue;
             row = 0;
             i++;

@@ -35,6 +35,7 @@ typedef struct divisor {
 
 typedef struct timeline {
     const int32_t *pages;
+    const int32_t *pos_at; /* NULL, or where the one row's position is; then pos is the largest it can be */
     int32_t row, n_rows, pos;
     int32_t first_group; /* of its lane groups among the launch's */
     int32_t first_line;  /* of its (row, head) pairs among the launch's */
@@ -50,6 +51,7 @@ typedef struct params {
     int32_t n_splits;       /* of the call's longest timeline: stride of the partial results */
     int32_t partial_stride; /* floats */
     int32_t key_step;
+    bool spans; /* tasks may have several splits */
     fl_attn_view view;
     const uint16_t *q;
     uint16_t *out;
@@ -138,9 +140,23 @@ FL_DEVICE float2 *state_of(const params &p, float *partial) {
     return (float2 *)(partial + p.partial_stride - SCRATCH_STEP);
 }
 
+/* Splits of a task, by what a row at `pos` reads. */
+static inline __host__ __device__ int32_t span_of(const fl_attn_view *view, int32_t pos) {
+    int64_t reach = pos;
+    if (view->window > 0 && !view->far) reach = (int64_t)view->window + view->segment;
+    if (view->distance_end > 0 && view->distance_end < reach) reach = view->distance_end;
+    if (reach > pos) reach = pos;
+    return reach >= FOUR_FROM ? 4 : reach >= TWO_FROM ? 2 : 1;
+}
+
 /* The position of a lane's row. */
 FL_DEVICE int32_t pos_of(const params &p, const timeline &seq, int32_t lane) {
-    return seq.pos + lane / p.n_heads;
+    return seq.pos_at ? __ldg(seq.pos_at) : seq.pos + lane / p.n_heads;
+}
+
+/* Splits of the tasks of a row at `pos`. */
+FL_DEVICE int32_t span_at(const params &p, const timeline &seq, int32_t pos) {
+    return seq.pos_at && p.spans ? span_of(&p.view, pos) : seq.span;
 }
 
 /* False: no row of the task reaches the split. The sights are on the board, `seen` is complete after a barrier. */
@@ -149,11 +165,11 @@ FL_DEVICE bool open_task(const params &p, board *b, task *t) {
     while (i + 1 < p.n_seqs && p.seqs[i + 1].first_group <= group) i++;
     const timeline &seq = p.seqs[i];
     int32_t first = (group - seq.first_group) * LANES;
-    t->span = seq.span;
-    t->split = (int32_t)(blockIdx.x / p.n_groups) * seq.span;
     t->n_lanes = min(LANES, seq.n_rows * p.n_heads - first);
     t->first_line = (int64_t)seq.row * p.n_heads + first;
     t->last_pos = pos_of(p, seq, first + t->n_lanes - 1);
+    t->span = span_at(p, seq, t->last_pos);
+    t->split = (int32_t)(blockIdx.x / p.n_groups) * t->span;
     t->pages = seq.pages + t->split * PAGES;
     if (t->last_pos < t->split * SPLIT) return false;
     if (threadIdx.x == 0) b->seen = 0;
