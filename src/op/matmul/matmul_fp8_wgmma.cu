@@ -1,41 +1,41 @@
 /* Products of e4m3 codes with block scales on Hopper's tensor cores. Grid: one block a multiprocessor, each walking
- * through tiles of WAVES * 128 rows x 128 features (SwiGLU: 64 gates and their 64 ups); BLOCKS of them form a cluster,
- * whose tiles lie side by side, so that each fetches a share of the rows' codes for all. Block: one warpgroup that
- * fetches, one warp of it by bulk copies and one the weights' scales; two that multiply WAVES times 64 rows each.
- * Shared: a ring of stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many (256
- * rows, clusters of 2: 256 flops a byte from L2), by reading the weights where they are few.
+ * through tiles of 128, 192 or 256 rows x 128 features (SwiGLU: 64 gates and their 64 ups); two of them may form a
+ * cluster, whose tiles lie side by side, so that each fetches a half of the rows' codes for both. Block: one warpgroup
+ * that fetches, one warp of it by bulk copies and one the weights' scales; two or three that multiply. Shared: a ring of
+ * stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many, by reading the weights
+ * where they are few.
  *
  * Two levels of sums: the tensor cores add a block's 128 products (they keep about 13 bits of a sum of e4m3), then the
  * block's sum, times the row's and the weight's scale, is added in f32, block after block. The accumulators of the
- * second level take half of the registers, so a warpgroup waits for each product. The other warpgroup's keep the tensor
- * cores at work meanwhile: nothing keeps the two in step, and they drift apart by themselves. A stage leaves the copying
- * thread about 1,000 cycles, so it issues three copies for it and nothing else; it alone works out which tiles there are.
+ * second level take half of the registers, so a warpgroup waits for each product. The other warpgroups' keep the tensor
+ * cores at work meanwhile: nothing keeps them in step, and they drift apart by themselves. Three with 64 rows each hide
+ * the stores of one as well; two with 128 read less, 256 flops a byte from L2. A stage leaves the copying thread less
+ * than 1,000 cycles, so it issues three copies for it and nothing else; it alone works out which tiles there are.
  *
- * Nothing about a row's sums depends on WAVES, BLOCKS or its place in a tile. Rows and features outside are copied as
- * zeros or as a neighbour's, multiplied and not stored. */
+ * Nothing about a row's sums depends on the tile's shape or the row's place in it. Rows and features outside are copied
+ * as zeros or as a neighbour's, multiplied and not stored. */
 #include "op/cuda/hopper.cuh"
 #include "op/matmul/matmul_fp8.cuh"
 #include "op/matmul/matmul_tiles.cuh"
 
 enum {
-    THREADS = 384,            /* fetching: 0..127; products: 128..255, 256..383 */
+    GROUP_THREADS = 128,      /* the first warpgroup fetches, the others multiply */
     STAGE_K = FL_SCALE_BLOCK, /* 128 bytes, a row of the swizzle */
     STEP_K = 32,
     WAVE_ROWS = 64,
     TILE_FEATURES = 128,
     HALF_FEATURES = TILE_FEATURES / 2,
     WEIGHT_BYTES = TILE_FEATURES * STAGE_K,
-    RING_BYTES = 192 << 10,
+    RING_BYTES_MAX = 200 << 10,
+    TILE_ROWS_MAX = 256,
     BAND_ROWS = 2048, /* that one tile of weights is used for before the next */
     SWIZZLE_ALIGN = 1024,
-    WARPS_MULTIPLYING = 8,
     STAGES_MAX = 6,
-    TILES_KEPT = 8,   /* more than STAGES_MAX + 1: a tile is in use until its results are stored */
-    SCALES_READ = 16, /* of a row of the weights' scales at once */
-    REGISTERS_FETCHING = 40,
-    REGISTERS_MULTIPLYING = 232,
-    ROWS_OF_LARGE = 1024,  /* a group has on average, for tiles of 256 rows */
-    ROWS_OF_CLUSTER = 128, /* for clusters of two */
+    TILES_KEPT = 8,        /* more than STAGES_MAX + 1: a tile is in use until its results are stored */
+    SCALES_READ = 16,      /* of a row of the weights' scales at once */
+    ROWS_OF_CLUSTER = 128, /* a group has on average, for clusters of two */
+    ROWS_OF_LARGE = 1024,  /* for tiles of more than 128 rows */
+    K_OF_LONG = 4096,      /* stores matter less than what is read from L2 */
 };
 
 /* What the host has worked out. A row tile of the walk is a tile of each block of the cluster, side by side. */
@@ -52,7 +52,7 @@ typedef struct plan {
 /* Scales of a stage. The copy engine takes 16 bytes at a time, so the rows' begin up to three rows before the tile's
  * first. */
 typedef struct stage_scales {
-    float x[4 * WAVE_ROWS + 4];
+    float x[TILE_ROWS_MAX + 4];
     float2 w; /* of the first half of the features, of the second */
     float gap[2];
 } stage_scales;
@@ -64,11 +64,17 @@ typedef struct shared_state {
     fl_tile_counts counts;
 } shared_state;
 
-template <int WAVES> struct ring_shape {
-    static constexpr int32_t TILE_ROWS = 2 * WAVES * WAVE_ROWS;
+/* GROUPS warpgroups multiply WAVES times 64 rows each, in clusters of BLOCKS blocks. */
+template <int GROUPS_, int WAVES_, int BLOCKS_> struct tile_shape {
+    static constexpr int32_t GROUPS = GROUPS_, WAVES = WAVES_, BLOCKS = BLOCKS_;
+    static constexpr int32_t THREADS = (1 + GROUPS) * GROUP_THREADS;
+    static constexpr int32_t TILE_ROWS = GROUPS * WAVES * WAVE_ROWS;
     static constexpr int32_t ROWS_BYTES = TILE_ROWS * STAGE_K, STAGE_BYTES = ROWS_BYTES + WEIGHT_BYTES;
-    static constexpr int32_t STAGES = RING_BYTES / STAGE_BYTES;
-    static_assert(STAGES <= STAGES_MAX && TILE_ROWS <= 4 * WAVE_ROWS, "the state has room for all stages");
+    static constexpr int32_t STAGES = RING_BYTES_MAX / STAGE_BYTES, RING_BYTES = STAGES * STAGE_BYTES;
+    /* of a thread: all 65,536 of a multiprocessor between the warpgroups */
+    static constexpr int32_t REGISTERS_MULTIPLYING = GROUPS == 2 ? 232 : 152;
+    static constexpr int32_t REGISTERS_FETCHING = GROUPS == 2 ? 40 : 56;
+    static_assert(STAGES <= STAGES_MAX && TILE_ROWS <= TILE_ROWS_MAX, "the state has room for all stages");
 };
 
 /* Where a role is in the ring, and the parity that it waits for there. */
@@ -77,16 +83,17 @@ typedef struct ring_place {
     uint32_t parity;
 } ring_place;
 
-template <int WAVES> FL_DEVICE void advance(ring_place *place) {
-    if (++place->stage < ring_shape<WAVES>::STAGES) return;
+template <class SHAPE> FL_DEVICE void advance(ring_place *place) {
+    if (++place->stage < SHAPE::STAGES) return;
     place->stage = 0;
     place->parity ^= 1;
 }
 
 /* This block's part of tile t. */
-template <int BLOCKS> FL_DEVICE fl_tile find_tile(const plan *plan, const shared_state *s, int32_t t) {
+template <class SHAPE> FL_DEVICE fl_tile find_tile(const plan *plan, const shared_state *s, int32_t t) {
     fl_tile at = fl_tile_find(&plan->walk, &s->counts, t);
-    if constexpr (BLOCKS > 1) at.feature += (int32_t)fl_cluster_rank() * (plan->walk.tile_features / BLOCKS);
+    if constexpr (SHAPE::BLOCKS > 1)
+        at.feature += (int32_t)fl_cluster_rank() * (plan->walk.tile_features / SHAPE::BLOCKS);
     return at;
 }
 
@@ -94,33 +101,33 @@ template <int BLOCKS> FL_DEVICE fl_tile find_tile(const plan *plan, const shared
 
 /* Copies the operands and the rows' scales of all tiles of this block into the ring, and tells the tiles. One thread. In
  * a cluster of two each block copies one half of the rows' codes into both rings. */
-template <int WAVES, int BLOCKS>
+template <class SHAPE>
 FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUtensorMap *map_w,
                           shared_state *s, uint8_t *ring) {
-    using shape = ring_shape<WAVES>;
     ring_place place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
-    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS, kept++) {
-        fl_tile at = find_tile<BLOCKS>(plan, s, t);
+    for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
+         t += (int32_t)gridDim.x / SHAPE::BLOCKS, kept++) {
+        fl_tile at = find_tile<SHAPE>(plan, s, t);
         int32_t scale_row = at.row & ~3;
         const float *x_scale = plan->x_scale + scale_row;
         uint32_t scale_bytes =
-            (uint32_t)min((int64_t)shape::TILE_ROWS + 4, plan->x_scale_stride - scale_row) * sizeof(float);
+            (uint32_t)min((int64_t)SHAPE::TILE_ROWS + 4, plan->x_scale_stride - scale_row) * sizeof(float);
 #pragma unroll 1
-        for (int32_t b = 0; b < plan->blocks; b++, x_scale += plan->x_scale_stride, advance<WAVES>(&place)) {
-            uint8_t *x = ring + place.stage * shape::STAGE_BYTES;
+        for (int32_t b = 0; b < plan->blocks; b++, x_scale += plan->x_scale_stride, advance<SHAPE>(&place)) {
+            uint8_t *x = ring + place.stage * SHAPE::STAGE_BYTES;
             uint64_t *full = &s->full[place.stage];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
             if (b == 0) s->tiles[kept % TILES_KEPT] = at;
-            fl_barrier_expect(full, shape::STAGE_BYTES + scale_bytes);
-            if constexpr (BLOCKS == 1) {
+            fl_barrier_expect(full, SHAPE::STAGE_BYTES + scale_bytes);
+            if constexpr (SHAPE::BLOCKS == 1) {
                 fl_tma_load_3d(x, map_x, full, b * STAGE_K, at.row, 0);
             } else {
-                int32_t half = (int32_t)fl_cluster_rank(), half_rows = shape::TILE_ROWS / 2;
+                int32_t half = (int32_t)fl_cluster_rank(), half_rows = SHAPE::TILE_ROWS / 2;
                 fl_tma_load_3d_to(3, x + half * half_rows * STAGE_K, map_x, full, b * STAGE_K,
                                   at.row + half * half_rows, 0);
             }
-            fl_tma_load_4d(x + shape::ROWS_BYTES, map_w, full, b * STAGE_K, at.feature, 0, at.group);
+            fl_tma_load_4d(x + SHAPE::ROWS_BYTES, map_w, full, b * STAGE_K, at.feature, 0, at.group);
             fl_bulk_load(s->scales[place.stage].x, x_scale, scale_bytes, full);
         }
     }
@@ -134,18 +141,19 @@ FL_DEVICE const float *weight_scales(const plan *plan, int32_t group, int32_t fe
 
 /* Puts the weights' scales of all tiles of this block into the ring. One warp: each half of its lanes reads the next
  * SCALES_READ scales of one half of a tile's features, then they are handed out stage by stage. */
-template <int WAVES, int BLOCKS> FL_DEVICE void fetch_scales(const plan *plan, shared_state *s) {
+template <class SHAPE> FL_DEVICE void fetch_scales(const plan *plan, shared_state *s) {
     int32_t lane = threadIdx.x % 32, ahead = lane % SCALES_READ;
     ring_place place = {0, 1};
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts);
-    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS) {
-        fl_tile at = find_tile<BLOCKS>(plan, s, t);
+    for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
+         t += (int32_t)gridDim.x / SHAPE::BLOCKS) {
+        fl_tile at = find_tile<SHAPE>(plan, s, t);
         /* A plain tile's two halves lie in one block of the scales. */
         const float *scale =
             weight_scales(plan, at.group, at.feature + (lane < SCALES_READ ? 0 : plan->to_second));
         float read = 0;
 #pragma unroll 1
-        for (int32_t b = 0; b < plan->blocks; b++, advance<WAVES>(&place)) {
+        for (int32_t b = 0; b < plan->blocks; b++, advance<SHAPE>(&place)) {
             if (b % SCALES_READ == 0 && b + ahead < plan->blocks) read = scale[b + ahead];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
             float2 both = {__shfl_sync(~0u, read, b % SCALES_READ),
@@ -160,18 +168,18 @@ template <int WAVES, int BLOCKS> FL_DEVICE void fetch_scales(const plan *plan, s
 /* ---- products ---- */
 
 /* The first row of a tile that this warpgroup multiplies: the same in a warp, which the compiler cannot see. */
-template <int WAVES> FL_DEVICE int32_t first_row_of(void) {
-    return (__shfl_sync(~0u, (int32_t)threadIdx.x / 128, 0) - 1) * WAVES * WAVE_ROWS;
+template <class SHAPE> FL_DEVICE int32_t first_row_of(void) {
+    return (__shfl_sync(~0u, (int32_t)threadIdx.x / GROUP_THREADS, 0) - 1) * SHAPE::WAVES * WAVE_ROWS;
 }
 
 /* Gives a stage back to whoever copies into it. By whole warps. */
-template <int BLOCKS> FL_DEVICE void release(uint64_t *empty) {
+template <class SHAPE> FL_DEVICE void release(uint64_t *empty) {
     int32_t lane = threadIdx.x % 32;
     __syncwarp();
-    if constexpr (BLOCKS == 1) {
+    if constexpr (SHAPE::BLOCKS == 1) {
         if (lane == 0) fl_barrier_arrive(empty);
     } else {
-        if (lane < BLOCKS) fl_barrier_arrive_at(empty, lane);
+        if (lane < SHAPE::BLOCKS) fl_barrier_arrive_at(empty, lane);
     }
 }
 
@@ -186,14 +194,14 @@ FL_DEVICE void issue_block(float (&d)[64], const uint8_t *x, const uint8_t *w) {
 }
 
 /* One block of k of this warpgroup's rows, added to the sums. The tile's first row is `skew` rows behind its scales'. */
-template <int WAVES, int BLOCKS>
-FL_DEVICE void add_block(float (&sum)[WAVES][64], int32_t first_row, int32_t skew, const uint8_t *x,
+template <class SHAPE>
+FL_DEVICE void add_block(float (&sum)[SHAPE::WAVES][64], int32_t first_row, int32_t skew, const uint8_t *x,
                          const stage_scales *scales, uint64_t *empty) {
     int32_t row = skew + first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    const uint8_t *w = x + ring_shape<WAVES>::ROWS_BYTES;
+    const uint8_t *w = x + SHAPE::ROWS_BYTES;
     float2 w_scale = scales->w;
 #pragma unroll
-    for (int wave = 0; wave < WAVES; wave++) {
+    for (int wave = 0; wave < SHAPE::WAVES; wave++) {
         float d[64];
         issue_block(d, x + (first_row + wave * WAVE_ROWS) * STAGE_K, w);
         float x0 = scales->x[row + wave * WAVE_ROWS], x1 = scales->x[row + wave * WAVE_ROWS + 8];
@@ -201,19 +209,19 @@ FL_DEVICE void add_block(float (&sum)[WAVES][64], int32_t first_row, int32_t ske
                              {x0 * w_scale.y, x1 * w_scale.y}}; /* half, row */
         fl_wgmma_wait<0>();
         fl_wgmma_pin(d);
-        if (wave == WAVES - 1) release<BLOCKS>(empty);
+        if (wave == SHAPE::WAVES - 1) release<SHAPE>(empty);
 #pragma unroll
         for (int i = 0; i < 64; i++) sum[wave][i] = fmaf(d[i], scale[i / 32][i / 2 % 2], sum[wave][i]);
     }
 }
 
 /* Results of this warpgroup's rows. */
-template <int WAVES>
+template <class SHAPE>
 FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t first_row,
-                          const float (&sum)[WAVES][64]) {
+                          const float (&sum)[SHAPE::WAVES][64]) {
     fl_tile at = *tile;
 #pragma unroll
-    for (int wave = 0; wave < WAVES; wave++)
+    for (int wave = 0; wave < SHAPE::WAVES; wave++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int32_t row = at.row + first_row + wave * WAVE_ROWS + threadIdx.x % 128 / 32 * 16 +
@@ -224,74 +232,73 @@ FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t fir
 
 /* Multiplies this warpgroup's rows of all tiles of this block. One whose rows or features all lie outside only gives
  * the stages back. */
-template <int WAVES, int BLOCKS>
-FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
-    int32_t first_row = first_row_of<WAVES>();
+template <class SHAPE> FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
+    int32_t first_row = first_row_of<SHAPE>();
     ring_place place = {0, 0};
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
-    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS, kept++) {
+    for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
+         t += (int32_t)gridDim.x / SHAPE::BLOCKS, kept++) {
         const fl_tile *at = &s->tiles[kept % TILES_KEPT];
         fl_barrier_wait(&s->full[place.stage], place.parity); /* the tile is known with its first stage */
         bool idle = at->row + first_row >= at->row_end || at->feature >= plan->y.width;
         int32_t skew = at->row & 3;
-        float sum[WAVES][64];
+        float sum[SHAPE::WAVES][64];
 #pragma unroll
-        for (int i = 0; i < WAVES * 64; i++) sum[i / 64][i % 64] = 0;
-        for (int32_t b = 0; b < plan->blocks; b++, advance<WAVES>(&place)) {
+        for (int i = 0; i < SHAPE::WAVES * 64; i++) sum[i / 64][i % 64] = 0;
+        for (int32_t b = 0; b < plan->blocks; b++, advance<SHAPE>(&place)) {
             fl_barrier_wait(&s->full[place.stage], place.parity);
-            if (idle) release<BLOCKS>(&s->empty[place.stage]);
+            if (idle) release<SHAPE>(&s->empty[place.stage]);
             else
-                add_block<WAVES, BLOCKS>(sum, first_row, skew,
-                                         ring + place.stage * ring_shape<WAVES>::STAGE_BYTES,
-                                         &s->scales[place.stage], &s->empty[place.stage]);
+                add_block<SHAPE>(sum, first_row, skew, ring + place.stage * SHAPE::STAGE_BYTES,
+                                 &s->scales[place.stage], &s->empty[place.stage]);
         }
-        if (!idle) store_tile<WAVES>(&plan->y, at, first_row, sum);
+        if (!idle) store_tile<SHAPE>(&plan->y, at, first_row, sum);
     }
 }
 
-template <int WAVES, int BLOCKS>
-static __global__ void __launch_bounds__(THREADS, 1)
+template <class SHAPE>
+static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
     product_fp8_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
                        const __grid_constant__ plan plan) {
     extern __shared__ uint8_t memory[];
     uint8_t *ring = memory + (-fl_shared_address(memory) & (SWIZZLE_ALIGN - 1));
-    shared_state *s = (shared_state *)(ring + RING_BYTES);
+    shared_state *s = (shared_state *)(ring + SHAPE::RING_BYTES);
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < STAGES_MAX; i++) {
             fl_barrier_init(&s->full[i], 2); /* copies, the weights' scales */
-            fl_barrier_init(&s->empty[i], WARPS_MULTIPLYING * BLOCKS);
+            fl_barrier_init(&s->empty[i], SHAPE::GROUPS * 4 * SHAPE::BLOCKS);
         }
         fl_barrier_init_fence();
         fl_tma_prefetch(&map_x);
         fl_tma_prefetch(&map_w);
     }
     fl_tile_count(&plan.walk, &s->counts);
-    if constexpr (BLOCKS > 1) fl_cluster_sync();
+    if constexpr (SHAPE::BLOCKS > 1) fl_cluster_sync();
     if (threadIdx.x < 128) {
-        fl_registers_release<REGISTERS_FETCHING>();
+        fl_registers_release<SHAPE::REGISTERS_FETCHING>();
         if (threadIdx.x < 32) {
-            if (fl_elect_one()) copy_tiles<WAVES, BLOCKS>(&plan, &map_x, &map_w, s, ring);
+            if (fl_elect_one()) copy_tiles<SHAPE>(&plan, &map_x, &map_w, s, ring);
         } else if (threadIdx.x < 64) {
-            fetch_scales<WAVES, BLOCKS>(&plan, s);
+            fetch_scales<SHAPE>(&plan, s);
         }
     } else {
-        fl_registers_claim<REGISTERS_MULTIPLYING>();
-        multiply_tiles<WAVES, BLOCKS>(&plan, s, ring);
+        fl_registers_claim<SHAPE::REGISTERS_MULTIPLYING>();
+        multiply_tiles<SHAPE>(&plan, s, ring);
     }
-    if constexpr (BLOCKS > 1) fl_cluster_sync(); /* the other block still writes here, and arrives */
+    if constexpr (SHAPE::BLOCKS > 1) fl_cluster_sync(); /* the other block still writes here, and arrives */
 }
 
 /* ---- the host's side ---- */
 
-template <int WAVES, int BLOCKS>
+template <class SHAPE>
 static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap *map_w) {
-    constexpr int32_t TILE_ROWS = ring_shape<WAVES>::TILE_ROWS;
+    constexpr int32_t TILE_ROWS = SHAPE::TILE_ROWS;
     fl_tma_shape x = {.base = p->x.codes,
                       .dtype = FL_DTYPE_F8_E4M3,
                       .rank = 3,
                       .size = {p->k, p->rows, 1},
                       .stride = {1, p->k, p->k},
-                      .box = {STAGE_K, TILE_ROWS / BLOCKS, 1},
+                      .box = {STAGE_K, TILE_ROWS / SHAPE::BLOCKS, 1},
                       .swizzle = true};
     int32_t halves = p->out == FL_MATMUL_SWIGLU ? 2 : 1, width = p->n / halves;
     fl_tma_shape w = {.base = p->w,
@@ -310,10 +317,11 @@ static int64_t count_row_tiles(const fl_fp8_product *p, int32_t tile_rows) {
     return p->rows / tile_rows + (p->rows < p->n_groups ? p->rows : p->n_groups);
 }
 
-template <int WAVES, int BLOCKS> static plan make_plan(const fl_cuda *cuda, const fl_fp8_product *p) {
-    constexpr int32_t TILE_ROWS = ring_shape<WAVES>::TILE_ROWS;
+template <class SHAPE> static plan make_plan(const fl_cuda *cuda, const fl_fp8_product *p) {
+    constexpr int32_t TILE_ROWS = SHAPE::TILE_ROWS;
     bool swiglu = p->out == FL_MATMUL_SWIGLU;
-    int32_t width = swiglu ? p->n / 2 : p->n, features = BLOCKS * (swiglu ? HALF_FEATURES : TILE_FEATURES);
+    int32_t width = swiglu ? p->n / 2 : p->n,
+            features = SHAPE::BLOCKS * (swiglu ? HALF_FEATURES : TILE_FEATURES);
     plan plan = {.x_scale = p->x.scale,
                  .w_scale = p->w_scale,
                  .x_scale_stride = p->x.scale_stride,
@@ -339,33 +347,35 @@ template <int WAVES, int BLOCKS> static plan make_plan(const fl_cuda *cuda, cons
     return plan;
 }
 
-template <int WAVES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
-    const int32_t shared_bytes = SWIZZLE_ALIGN + RING_BYTES + (int32_t)sizeof(shared_state);
+template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
+    const int32_t shared_bytes = SWIZZLE_ALIGN + SHAPE::RING_BYTES + (int32_t)sizeof(shared_state);
     CUtensorMap map_x, map_w;
-    const plan made = make_plan<WAVES, BLOCKS>(cuda, p);
-    FL_TRY((make_maps<WAVES, BLOCKS>(p, &map_x, &map_w)));
-    FL_CUDA_TRY(cudaFuncSetAttribute(product_fp8_kernel<WAVES, BLOCKS>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-    int64_t tiles = count_row_tiles(p, ring_shape<WAVES>::TILE_ROWS) * made.walk.tiles_n;
-    int64_t clusters = cuda->n_multiprocessors / BLOCKS;
+    const plan made = make_plan<SHAPE>(cuda, p);
+    FL_TRY(make_maps<SHAPE>(p, &map_x, &map_w));
+    FL_CUDA_TRY(cudaFuncSetAttribute(product_fp8_kernel<SHAPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     shared_bytes));
+    int64_t tiles = count_row_tiles(p, SHAPE::TILE_ROWS) * made.walk.tiles_n;
+    int64_t clusters = cuda->n_multiprocessors / SHAPE::BLOCKS;
     if (tiles > FL_TILES_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: %d rows of %d outputs are too many for one call", p->rows,
                        p->n);
     cudaLaunchAttribute cluster = {.id = cudaLaunchAttributeClusterDimension,
-                                   .val = {.clusterDim = {BLOCKS, 1, 1}}};
-    cudaLaunchConfig_t config = {.gridDim = dim3((unsigned)((tiles < clusters ? tiles : clusters) * BLOCKS)),
-                                 .blockDim = dim3(THREADS),
+                                   .val = {.clusterDim = {SHAPE::BLOCKS, 1, 1}}};
+    cudaLaunchConfig_t config = {.gridDim =
+                                     dim3((unsigned)((tiles < clusters ? tiles : clusters) * SHAPE::BLOCKS)),
+                                 .blockDim = dim3(SHAPE::THREADS),
                                  .dynamicSmemBytes = (size_t)shared_bytes,
                                  .stream = cuda->stream,
                                  .attrs = &cluster,
                                  .numAttrs = 1};
-    FL_CUDA_TRY(cudaLaunchKernelEx(&config, product_fp8_kernel<WAVES, BLOCKS>, map_x, map_w, made));
+    FL_CUDA_TRY(cudaLaunchKernelEx(&config, product_fp8_kernel<SHAPE>, map_x, map_w, made));
     return FL_CUDA_LAUNCHED("matmul of fp8 on tensor cores");
 }
 
+/* Sums do not depend on the choice. */
 fl_err fl_fp8_product_wgmma(fl_cuda *cuda, const fl_fp8_product *p) {
     int64_t rows = p->rows / p->n_groups; /* of a group, on average */
-    return rows >= ROWS_OF_LARGE     ? launch<2, 2>(cuda, p)
-           : rows >= ROWS_OF_CLUSTER ? launch<1, 2>(cuda, p)
-                                     : launch<1, 1>(cuda, p);
+    if (rows < ROWS_OF_CLUSTER) return launch<tile_shape<2, 1, 1>>(cuda, p);
+    if (rows < ROWS_OF_LARGE) return launch<tile_shape<2, 1, 2>>(cuda, p);
+    return p->k < K_OF_LONG ? launch<tile_shape<3, 1, 2>>(cuda, p) : launch<tile_shape<2, 2, 2>>(cuda, p);
 }

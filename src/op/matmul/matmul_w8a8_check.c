@@ -35,9 +35,10 @@ static const shape shapes[] = {
     {OC_CHECK, 33, 8, 128, 0, FL_MATMUL_F32, OC_NORMAL, 0},
     {OC_CHECK, 66, 1, 128, 0, FL_MATMUL_F32, OC_NORMAL, 7},
     {OC_CHECK, 257, 256, 896, 4, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
-    {OC_SLOW, 1030, 200, 256, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* tiles of 256 rows, clusters on cuda */
+    {OC_SLOW, 1030, 200, 256, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* tiles of 192 rows, clusters on cuda */
     {OC_SLOW, 1100, 384, 128, 0, FL_MATMUL_ACT, OC_NORMAL, 7},
     {OC_SLOW, 2100, 256, 640, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_SLOW, 1030, 136, 4096, 0, FL_MATMUL_ACT, OC_NORMAL, 0}, /* tiles of 256 rows */
 };
 
 typedef struct fixture {
