@@ -154,7 +154,7 @@ FL_DEVICE void fl_tma_load_3d_to(uint16_t ranks, void *shared, const CUtensorMap
 
 /* ---- one thread of a warp --------------------------------------------------------------------------------------- */
 
-/* True in one lane of a whole warp, always the same. Only here does the compiler see that bulk copies come from a single
+/* True in one lane of a whole warp, always the same. Only here does the compiler see that bulk copies come from one
  * thread: behind a comparison of threadIdx it wraps each in a loop over lanes that waits until the engine has it. */
 FL_DEVICE bool fl_elect_one(void) {
     uint32_t elected;

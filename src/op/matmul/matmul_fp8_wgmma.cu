@@ -1,8 +1,8 @@
 /* Products of e4m3 codes with block scales on Hopper's tensor cores. Grid: one block a multiprocessor, each walking
  * through tiles of 128, 192 or 256 rows x 128 features (SwiGLU: 64 gates and their 64 ups); two of them may form a
  * cluster, whose tiles lie side by side, so that each fetches a half of the rows' codes for both. Block: one warpgroup
- * that fetches, one warp of it by bulk copies and one the weights' scales; two or three that multiply. Shared: a ring of
- * stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many, by reading the weights
+ * that fetches, one warp of it by bulk copies and one the weights' scales; two or three that multiply. Shared: a ring
+ * of stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many, by reading the weights
  * where they are few.
  *
  * Two levels of sums: the tensor cores add a block's 128 products (they keep about 13 bits of a sum of e4m3), then the
@@ -99,8 +99,8 @@ template <class SHAPE> FL_DEVICE fl_tile find_tile(const plan *plan, const share
 
 /* ---- fetching ---- */
 
-/* Copies the operands and the rows' scales of all tiles of this block into the ring, and tells the tiles. One thread. In
- * a cluster of two each block copies one half of the rows' codes into both rings. */
+/* Copies the operands and the rows' scales of all tiles of this block into the ring, and tells the tiles. One thread.
+ * In a cluster of two each block copies one half of the rows' codes into both rings. */
 template <class SHAPE>
 FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUtensorMap *map_w,
                           shared_state *s, uint8_t *ring) {
@@ -193,7 +193,7 @@ FL_DEVICE void issue_block(float (&d)[64], const uint8_t *x, const uint8_t *w) {
     fl_wgmma_commit();
 }
 
-/* One block of k of this warpgroup's rows, added to the sums. The tile's first row is `skew` rows behind its scales'. */
+/* One block of k of this warpgroup's rows, added to the sums. The tile's first row is `skew` behind its scales'. */
 template <class SHAPE>
 FL_DEVICE void add_block(float (&sum)[SHAPE::WAVES][64], int32_t first_row, int32_t skew, const uint8_t *x,
                          const stage_scales *scales, uint64_t *empty) {

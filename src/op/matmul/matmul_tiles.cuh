@@ -1,5 +1,5 @@
-/* Tiles of a product for groups of rows: which ones a block takes, and how it stores their results from the accumulators
- * of wgmma. */
+/* Tiles of a product for groups of rows: which ones a block takes, and how it stores their results from the
+ * accumulators of wgmma. */
 #ifndef FL_OP_MATMUL_MATMUL_TILES_CUH
 #define FL_OP_MATMUL_MATMUL_TILES_CUH
 
