@@ -322,23 +322,40 @@ FL_DEVICE void score_row(const params &p, int64_t row, const chosen &c) {
     __syncwarp();
 }
 
-/* Puts every expert outside the best groups out of the running. A lane has whole groups, and begins each at another
- * expert than its neighbours: groups of 32 would all begin in one bank. */
-FL_DEVICE void limit_groups(const params &p, const chosen &c) {
-    int32_t lane = threadIdx.x % 32, size = p.n_experts / p.n_groups, at;
-    uint32_t top;
-    for (int32_t g = lane; g < p.n_groups; g += 32) {
+/* Key of a group's score from its two best keys. */
+FL_DEVICE uint32_t group_key(const params &p, uint32_t first, uint32_t second) {
+    float score = value_of_key(first);
+    if (p.select == FL_MOE_GROUP_TOP2) score = __fadd_rn(score, value_of_key(second));
+    return key_of(score);
+}
+
+/* Keys of all groups. Groups of 32 have an expert a lane. Else a lane has whole groups, and begins each at another expert
+ * than its neighbours: many groups would begin in one bank. */
+FL_DEVICE void score_groups(const params &p, const chosen &c) {
+    int32_t lane = threadIdx.x % 32, size = p.n_experts / p.n_groups;
+    for (int32_t g = 0; size == 32 && g < p.n_groups; g++) {
+        uint32_t key = c.key[g * size + lane], first = __reduce_max_sync(~0u, key);
+        uint32_t at_first = __ballot_sync(~0u, key == first);
+        uint32_t second = __reduce_max_sync(~0u, lane == __ffs((int32_t)at_first) - 1 ? 0 : key);
+        if (lane == 0) c.group[g] = group_key(p, first, second);
+    }
+    for (int32_t g = lane; size != 32 && g < p.n_groups; g += 32) {
         uint32_t first = 0, second = 0;
         for (int32_t i = 0, j = g % size; i < size; i++, j = j + 1 < size ? j + 1 : 0) {
             uint32_t key = c.key[g * size + j];
             second = max(second, min(first, key));
             first = max(first, key);
         }
-        float score = value_of_key(first);
-        if (p.select == FL_MOE_GROUP_TOP2) score = __fadd_rn(score, value_of_key(second));
-        c.group[g] = key_of(score);
+        c.group[g] = group_key(p, first, second);
     }
     __syncwarp();
+}
+
+/* Puts every expert outside the best groups out of the running. */
+FL_DEVICE void limit_groups(const params &p, const chosen &c) {
+    int32_t lane = threadIdx.x % 32, size = p.n_experts / p.n_groups, at;
+    uint32_t top;
+    score_groups(p, c);
     best_of_lane(c.group, p.n_groups, &top, &at);
     for (int32_t i = 0; i < p.top_groups; i++) take_largest(c.group, p.n_groups, &top, &at);
     __syncwarp();
@@ -358,7 +375,7 @@ static __global__ void __launch_bounds__(SELECT_WARPS * 32) select_kernel(const 
     c.key = (uint32_t *)(c.score + p.n_experts);
     c.group = c.key + p.n_experts;
     score_row(p, row, c);
-    if (p.select != FL_MOE_GREEDY) limit_groups(p, c);
+    if (p.select != FL_MOE_GREEDY && p.top_groups < p.n_groups) limit_groups(p, c);
     uint32_t top;
     float sum = 0;
     int32_t *ids = p.ids + row * p.top_k;
