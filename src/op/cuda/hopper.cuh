@@ -130,12 +130,14 @@ FL_DEVICE void fl_cluster_sync(void) {
                      : "memory");
 }
 
-/* Arrives at the same barrier of the block `rank`, which may be this one. */
+/* Arrives at the same barrier of the block `rank`, which may be this one: this warp has read what lay in shared
+ * memory. It orders no writes for the other block to see: with `.release.cluster` it would, and become a memory fence
+ * that the warp waits for. */
 FL_DEVICE void fl_barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
                  "}" ::"r"(fl_shared_address(barrier)),
                  "r"(rank)
                  : "memory");

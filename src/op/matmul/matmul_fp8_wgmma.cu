@@ -2,8 +2,8 @@
  * through tiles of 128, 192 or 256 rows x 128 features (SwiGLU: 64 gates and their 64 ups); two of them may form a
  * cluster, whose tiles lie side by side, so that each fetches a half of the rows' codes for both. Block: one warpgroup
  * that fetches, one warp of it by bulk copies and one the weights' scales; two or three that multiply. Shared: a ring
- * of stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many, by reading the weights
- * where they are few.
+ * of stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many, by reading the
+ * weights where they are few.
  *
  * Two levels of sums: the tensor cores add a block's 128 products (they keep about 13 bits of a sum of e4m3), then the
  * block's sum, times the row's and the weight's scale, is added in f32, block after block. The accumulators of the
