@@ -375,7 +375,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     else fl_cluster_sync();
     if (threadIdx.x < 128) {
         fl_registers_release<REGISTERS_COPYING>();
-        if (threadIdx.x == 0) copy_tiles<FEATURES, BLOCKS>(&plan, &map_x, &map_w, s, ring);
+        if (threadIdx.x < 32 && fl_elect_one()) copy_tiles<FEATURES, BLOCKS>(&plan, &map_x, &map_w, s, ring);
         __syncwarp();
     } else {
         fl_registers_claim<REGISTERS_MULTIPLYING>();
