@@ -26,6 +26,7 @@ enum {
     SWIZZLE_ALIGN = 1024,
     WARPS_MULTIPLYING = 8,
     STAGES_MAX = 8,
+    TILES_MAX = 1 << 30,
     REGISTERS_COPYING = 40,
     REGISTERS_MULTIPLYING = 232,
 };
@@ -95,9 +96,9 @@ FL_DEVICE void count_tiles(const fl_product *p, shared_state *s, int32_t tile_ro
     __syncthreads();
 }
 
-FL_DEVICE int64_t tiles_of(const plan *plan, const shared_state *s) {
-    int64_t rows =
-        plan->p.group_rows ? s->first_tile[plan->p.n_groups] : (int64_t)plan->tiles_row * plan->p.n_groups;
+/* TILES_MAX at most: the host sees to it, so that no division here is one of 64 bits, a subroutine. */
+FL_DEVICE int32_t tiles_of(const plan *plan, const shared_state *s) {
+    int32_t rows = plan->p.group_rows ? s->first_tile[plan->p.n_groups] : plan->tiles_row * plan->p.n_groups;
     return rows * plan->tiles_n;
 }
 
@@ -116,12 +117,12 @@ FL_DEVICE int32_t find_group(const shared_state *s, int32_t n_groups, int32_t ro
  * after another, within a group bands of BAND_ROWS rows, within a band feature by feature. About 16 x 8 tiles of 128
  * rows are under way at once. */
 template <int FEATURES, int BLOCKS>
-FL_DEVICE tile find_tile(const plan *plan, const shared_state *s, int64_t t) {
+FL_DEVICE tile find_tile(const plan *plan, const shared_state *s, int32_t t) {
     constexpr int32_t BAND_TILES = BAND_ROWS / (TILE_ROWS * BLOCKS);
     const fl_product *p = &plan->p;
     int32_t rank = BLOCKS > 1 ? (int32_t)fl_cluster_rank() : 0;
     int32_t tile_features = p->out == FL_MATMUL_SWIGLU ? FEATURES / 2 : FEATURES;
-    int32_t row_tile = (int32_t)(t / plan->tiles_n); /* as if row by row: right for the group */
+    int32_t row_tile = t / plan->tiles_n; /* as if row by row: right for the group */
     int32_t group, first, count, row_begin = 0, row_end = p->rows;
     if (p->group_rows) {
         group = find_group(s, p->n_groups, row_tile);
@@ -134,9 +135,9 @@ FL_DEVICE tile find_tile(const plan *plan, const shared_state *s, int64_t t) {
         first = group * plan->tiles_row;
         count = plan->tiles_row;
     }
-    int64_t within = t - (int64_t)first * plan->tiles_n, band_size = (int64_t)BAND_TILES * plan->tiles_n;
-    int32_t band = (int32_t)(within / band_size) * BAND_TILES;
-    int32_t in_band = (int32_t)(within % band_size), height = min(BAND_TILES, count - band);
+    int32_t within = t - first * plan->tiles_n, band_size = BAND_TILES * plan->tiles_n;
+    int32_t band = within / band_size * BAND_TILES;
+    int32_t in_band = within % band_size, height = min(BAND_TILES, count - band);
     int32_t row = row_begin + ((band + in_band % height) * BLOCKS + rank) * TILE_ROWS;
     return (tile){.group = group,
                   .row = row,
@@ -155,8 +156,8 @@ FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUte
     constexpr int32_t HALF = FEATURES / 2, HALF_BYTES = HALF * STAGE_K * 2;
     int32_t to_second = plan->p.out == FL_MATMUL_SWIGLU ? plan->width : HALF;
     ring_place place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
-    int64_t tiles = tiles_of(plan, s);
-    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
+    int32_t tiles = tiles_of(plan, s);
+    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS) {
         tile at = find_tile<FEATURES, BLOCKS>(plan, s, t);
         int32_t x_group = plan->p.group_rows ? 0 : at.group;
         for (int32_t k = 0; k < plan->p.k; k += STAGE_K, advance<STAGES>(&place)) {
@@ -321,8 +322,8 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
     int32_t skip_rows = __shfl_sync(~0u, threadIdx.x / 128 - 1, 0) * GROUP_ROWS;
     int32_t steps_k = (plan->p.k + STAGE_K - 1) / STAGE_K;
     ring_place place = {0, 0};
-    int64_t tiles = tiles_of(plan, s);
-    for (int64_t t = blockIdx.x / BLOCKS; t < tiles; t += gridDim.x / BLOCKS) {
+    int32_t tiles = tiles_of(plan, s);
+    for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS) {
         tile at = find_tile<FEATURES, BLOCKS>(plan, s, t);
         if (at.row + skip_rows >= at.row_end) {
             for (int32_t k = 0; k < steps_k; k++, advance<STAGES>(&place)) {
@@ -452,6 +453,9 @@ template <int FEATURES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl
                  .tiles_row = (int32_t)fl_tasks_of(p->rows, TILE_ROWS * BLOCKS),
                  .together = store_together(p)};
     int64_t clusters = row_tiles(p, TILE_ROWS * BLOCKS) * plan.tiles_n;
+    if (clusters > TILES_MAX)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: %d rows of %d outputs are too many for one call", p->rows,
+                       p->n);
     if (clusters > cuda->n_multiprocessors / BLOCKS) clusters = cuda->n_multiprocessors / BLOCKS;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
