@@ -463,7 +463,8 @@ FL_DEVICE void weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *
     move_origins(s, run);
 }
 
-/* The other group's products are issued. Of the first group's turns the first is given at the start. */
+/* To issue products: once the other group's are done, or nearly. Issued earlier they would share the tensor cores, and both
+ * groups be left with exponentials at the same time. The first group's first turn is given at the start. */
 FL_DEVICE void take_turn(int32_t group) {
     fl_named_barrier_wait(1 + group, 2 * GROUP_THREADS);
 }
@@ -531,10 +532,10 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         issue_scores<NOPE + ROPE>(s, q, k);
         if (!TURNS) fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
         issue_values(o, p, v);
-        if (TURNS) pass_turn(group);
         fl_wgmma_wait<1>();
         fl_wgmma_pin(s);
         weigh(shared, at->k.stage, s, row_ranges, &run);
+        if (TURNS) pass_turn(group); /* P V is about done */
         at->k.advance();
         if (!TURNS) soften<false>(s, &run);
         if (!TURNS) fl_wgmma_pin(s);
