@@ -74,36 +74,12 @@ fail:
     return err;
 }
 
-static void add_count(fl_count *sum, const fl_count *more) {
-    sum->total.flops += more->total.flops;
-    sum->total.bytes += more->total.bytes;
-#define X(op)                                                                                                \
-    sum->op.flops += more->op.flops;                                                                         \
-    sum->op.bytes += more->op.bytes;
-#include "op/oplist.inc"
-#undef X
-}
-
 /* The same steps on the counting backend: document rows in whole tiles, what is left over is tail. */
 static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
-    int32_t span = b->engine->span_tokens, tail = (int32_t)(n_tokens % fl_tile_rows(b->engine));
-    int64_t document = n_tokens - tail, pos = 0;
-    memset(out, 0, sizeof *out);
-    do {
-        int64_t left = document - pos;
-        fl_dry_rows rows = {.document_rows = (int32_t)(left < span ? left : span),
-                            .document_pos = (int32_t)pos};
-        pos += rows.document_rows;
-        if (pos == document) {
-            rows.tail_pos = (int32_t)pos;
-            rows.tail_rows = tail;
-            rows.n_logits = 1;
-        }
-        fl_dry_cost cost;
-        FL_TRY(fl_dry_run_step(b->engine->dry, &rows, &cost));
-        add_count(out, &cost.ops);
-    } while (pos < document);
-    return FL_ERR_OK;
+    const fl_dry_prompt prompt = {.document_end = (int32_t)(n_tokens - n_tokens % fl_tile_rows(b->engine)),
+                                  .n_tokens = (int32_t)n_tokens,
+                                  .span_tokens = b->engine->span_tokens};
+    return fl_dry_run_prompt(b->engine->dry, &prompt, out);
 }
 
 /* `runs` first tokens. On a device an op is waited for when it is timed, so that one more run times ops; a single run does

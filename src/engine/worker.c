@@ -33,24 +33,12 @@ static bool gather(fl_engine *e, fl_request **run, int32_t *n) {
     return goes_on;
 }
 
-/* Predicted FLOPs of a prompt from `pos` on, cut as the steps will cut it. */
+/* Predicted FLOPs of a prompt from `pos` on; 0 if unknown: only the bar's scale is lost. */
 static double predict(fl_engine *e, int32_t pos, const fl_request *r) {
-    double flops = 0;
-    fl_dry_cost cost;
-    while (pos < r->n_prompt) {
-        fl_dry_rows rows = {.document_pos = pos, .tail_pos = pos};
-        int32_t left = r->document_end > pos ? r->document_end - pos : 0;
-        rows.document_rows = left < e->span_tokens ? left : e->span_tokens;
-        if (rows.document_rows == 0) {
-            left = r->n_prompt - pos;
-            rows.tail_rows = left < FL_TAIL_ROWS_MAX ? left : FL_TAIL_ROWS_MAX;
-        }
-        if (fl_dry_run_step(e->dry, &rows, &cost) != FL_ERR_OK)
-            return flops; /* only the bar's scale is lost */
-        flops += cost.ops.total.flops;
-        pos += rows.document_rows + rows.tail_rows;
-    }
-    return flops;
+    const fl_dry_prompt prompt = {
+        .pos = pos, .document_end = r->document_end, .n_tokens = r->n_prompt, .span_tokens = e->span_tokens};
+    fl_count count;
+    return fl_dry_run_prompt(e->dry, &prompt, &count) == FL_ERR_OK ? count.total.flops : 0;
 }
 
 static void admit(fl_engine *e, fl_request *r) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "backend/backend_count.h"
+#include "plan/memory_plan.h"
 
 struct fl_dry_run {
     fl_backend *count;
@@ -100,5 +101,36 @@ fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *ou
     FL_TRY(fl_forward(dry->shapes, &step, &arena));
     out->scratch_bytes = arena.peak_bytes;
     out->ops = *fl_backend_count(dry->count);
+    return FL_ERR_OK;
+}
+
+static void add_count(fl_count *sum, const fl_count *more) {
+    sum->total.flops += more->total.flops;
+    sum->total.bytes += more->total.bytes;
+#define X(op)                                                                                                \
+    sum->op.flops += more->op.flops;                                                                         \
+    sum->op.bytes += more->op.bytes;
+#include "op/oplist.inc"
+#undef X
+}
+
+static int32_t least(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+fl_err fl_dry_run_prompt(fl_dry_run *dry, const fl_dry_prompt *p, fl_count *out) {
+    *out = (fl_count){0};
+    for (int32_t pos = p->pos; pos < p->n_tokens;) {
+        int32_t document = p->document_end > pos ? p->document_end - pos : 0;
+        fl_dry_rows rows = {.document_pos = pos, .document_rows = least(document, p->span_tokens)};
+        fl_dry_cost cost;
+        rows.tail_pos = pos + rows.document_rows;
+        if (rows.document_rows == document)
+            rows.tail_rows = least(p->n_tokens - rows.tail_pos, FL_TAIL_ROWS_MAX);
+        pos += rows.document_rows + rows.tail_rows;
+        rows.n_logits = pos == p->n_tokens;
+        FL_TRY(fl_dry_run_step(dry, &rows, &cost));
+        add_count(out, &cost.ops);
+    }
     return FL_ERR_OK;
 }

@@ -33,4 +33,13 @@ int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out);
 
+/* A prompt from position `pos` on: document rows up to document_end, the rest tail. */
+typedef struct fl_dry_prompt {
+    int32_t pos, document_end, n_tokens;
+    int32_t span_tokens; /* document rows of a step, at most */
+} fl_dry_prompt;
+
+/* The sum over the steps that the engine cuts a prompt into when it runs alone, with the logits of its last row. */
+fl_err fl_dry_run_prompt(fl_dry_run *dry, const fl_dry_prompt *prompt, fl_count *out);
+
 #endif
