@@ -270,35 +270,40 @@ FL_DEVICE uint32_t fl_kv_min_nan_bf16x2(uint32_t a, uint32_t b) {
     return smaller;
 }
 
-/* One correction of a quotient that is off by up to 1.5 units in its last place; `reciprocal` is 1 / by, to nearest. */
-FL_DEVICE float fl_kv_correct(float quotient, float x, float by, float reciprocal) {
-    return __fmaf_rn(__fmaf_rn(-quotient, by, x), reciprocal, quotient);
+/* 1 / x of a normal number, within two units in the last place. */
+FL_DEVICE float fl_kv_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
-/* Codes of a run. x / scale must be IEEE's where it matters to a code (a quotient below 2^-12 may be off: its code is
- * 0). One correction brings it within one unit, and by Markstein's theorem the next one is right. Below 2^-90 remainders
- * could be subnormal, and infinity has no reciprocal: plain division. */
+/* x / by to nearest from a reciprocal of `by` that may be off by three units in its last place. This is IEEE's quotient
+ * only where the exact one stays away from the middle between two floats, which divisors of few bits provide (f16, 15,
+ * 448): the remainder is exact then, and what the reciprocal lacks too small to matter. */
+FL_DEVICE float fl_kv_quotient(float x, float by, float reciprocal) {
+    float near = __fmul_rn(x, reciprocal);
+    return __fmaf_rn(__fmaf_rn(-near, by, x), reciprocal, near);
+}
+
+/* Codes of a run. A scale has 24 bits, but few values (a bf16 over 448), and x is a bf16: all pairs were tried, with
+ * reciprocals off by three units, and all codes are those of IEEE's quotient. Below 2^-90 remainders could be subnormal,
+ * and infinity has no reciprocal: plain division. Signs, of zeros and NaNs too, are those of x. */
 FL_DEVICE uint2 fl_kv_fp8_codes(const uint32_t words[4], float scale) {
-    uint32_t codes[4];
+    uint32_t codes[4], signs = 0x80808080u;
     if (scale >= 0x1p-90f && scale < INFINITY) {
-        float reciprocal = __frcp_rn(scale);
+        float reciprocal = fl_kv_reciprocal(scale);
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) {
-            float x[2] = {fl_low_of_bf16x2(words[i]), fl_high_of_bf16x2(words[i])}, quotient[2];
-#pragma unroll
-            for (int32_t h = 0; h < 2; h++) {
-                float near = fl_kv_correct(__fmul_rn(x[h], reciprocal), x[h], scale, reciprocal);
-                quotient[h] = copysignf(fl_kv_correct(near, x[h], scale, reciprocal), x[h]); /* of 0, too */
-            }
-            codes[i] = fl_kv_e4m3x2_of_f32(quotient[0], quotient[1]);
-        }
+        for (int32_t i = 0; i < 4; i++)
+            codes[i] = fl_kv_e4m3x2_of_f32(fl_kv_quotient(fl_low_of_bf16x2(words[i]), scale, reciprocal),
+                                           fl_kv_quotient(fl_high_of_bf16x2(words[i]), scale, reciprocal));
     } else {
 #pragma unroll
         for (int32_t i = 0; i < 4; i++)
             codes[i] = fl_kv_e4m3x2_of_f32(__fdiv_rn(fl_low_of_bf16x2(words[i]), scale),
                                            __fdiv_rn(fl_high_of_bf16x2(words[i]), scale));
     }
-    return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
+    return make_uint2(codes[0] | codes[1] << 16 | (__byte_perm(words[0], words[1], 0x7531) & signs),
+                      codes[2] | codes[3] << 16 | (__byte_perm(words[2], words[3], 0x7531) & signs));
 }
 
 /* This lane's run of an fp8 token; 16 lanes side by side share a group. All lanes of the warp take part. */
@@ -310,8 +315,9 @@ FL_DEVICE void fl_kv_store_fp8(const fl_kv_cuda &kv, uint8_t *piece, int32_t slo
 #pragma unroll
     for (int32_t step = 8; step > 0; step /= 2)
         top2 = fl_kv_max_bf16x2(top2, __shfl_xor_sync(~0u, top2, step));
-    float top = fmaxf(fl_low_of_bf16x2(top2), fl_high_of_bf16x2(top2)); /* a number if there is one */
-    float scale = fmaxf(__fdiv_rn(top, 448.0f), FL_KV_FP8_SCALE_MIN);
+    float top = fmaxf(fmaxf(fl_low_of_bf16x2(top2), fl_high_of_bf16x2(top2)), 0.0f); /* 0: of NaNs alone */
+    float scale = fmaxf(fl_kv_quotient(top, 448.0f, 1.0f / 448.0f), FL_KV_FP8_SCALE_MIN);
+    if (!(top < INFINITY)) scale = INFINITY;
     if (dim >= kv.latent_dim) return;
     uint2 codes = fl_kv_fp8_codes(words, scale);
     uint8_t *to = piece + slot * kv.latent_dim + dim;
@@ -345,6 +351,11 @@ FL_DEVICE uint32_t fl_kv_store_outliers8(const fl_kv_cuda &kv, uint8_t *piece, i
     return found;
 }
 
+/* The halves of a pair of words that bits 0 and 1 of `pair` do not name. */
+FL_DEVICE uint32_t fl_kv_kept(uint32_t pair) {
+    return (pair & 1u ? 0 : 0xffffu) | (pair & 2u ? 0 : 0xffff0000u);
+}
+
 /* {minimum, negated maximum} of a run in bf16, NaN if it holds one; `skipped` dimensions have no part. */
 FL_DEVICE uint32_t fl_kv_extent8(const uint32_t words[4], uint32_t skipped) {
     uint32_t low[4], high[4];
@@ -356,8 +367,7 @@ FL_DEVICE uint32_t fl_kv_extent8(const uint32_t words[4], uint32_t skipped) {
     if (skipped != 0) { /* those become infinity */
 #pragma unroll
         for (int32_t i = 0; i < 4; i++) {
-            uint32_t pair = skipped >> 2 * i & 3u;
-            uint32_t keep = (pair & 1u ? 0 : 0xffffu) | (pair & 2u ? 0 : 0xffff0000u);
+            uint32_t keep = fl_kv_kept(skipped >> 2 * i);
             low[i] = (low[i] & keep) | (0x7f807f80u & ~keep);
             high[i] = (high[i] & keep) | (0x7f807f80u & ~keep);
         }
@@ -370,17 +380,25 @@ FL_DEVICE uint32_t fl_kv_extent8(const uint32_t words[4], uint32_t skipped) {
     return fl_kv_min_nan_bf16x2((low[0] & 0xffffu) | high[0] << 16, low[0] >> 16 | (high[0] & 0xffff0000u));
 }
 
-/* The code of x where a group begins at `minimum`. `step` is an f16: quotients keep so far from the middle between two
- * floats that one correction rounds them to nearest. Adding 1.5 * 2^23 then rounds to a whole number, ties to even. */
-FL_DEVICE uint32_t fl_kv_int4_code(float x, float minimum, float step, float reciprocal) {
-    float above = __fsub_rn(x, minimum);
-    float quotient = fl_kv_correct(__fmul_rn(above, reciprocal), above, step, reciprocal);
-    return __float_as_uint(__fadd_rn(fminf(quotient, FL_KV_INT4_CODE_MAX), 12582912.0f)) & 0xfu;
+/* Codes of a run whose group begins at `minimum`; no x is below it, nor above 15 steps but by rounding. Adding
+ * 1.5 * 2^23 to a quotient rounds it to a whole number, ties to even, in the low bits. */
+FL_DEVICE uint32_t fl_kv_int4_codes(const uint32_t words[4], float minimum, float step) {
+    const float shift = 12582912.0f;
+    uint32_t codes = 0, shifts = 0;
+    float reciprocal = fl_kv_reciprocal(step);
+#pragma unroll
+    for (int32_t i = FL_KV_RUN - 1; i >= 0; i--) {
+        float x = i % 2 ? fl_high_of_bf16x2(words[i / 2]) : fl_low_of_bf16x2(words[i / 2]);
+        float quotient = fl_kv_quotient(__fsub_rn(x, minimum), step, reciprocal);
+        codes = (codes << 4) + __float_as_uint(__fadd_rn(quotient, shift));
+        shifts = (shifts << 4) + 0x4b400000u; /* the bits of shift, taken off together */
+    }
+    return codes - shifts;
 }
 
 /* This lane's run of an int4 token; 4 or 8 lanes side by side share a group. All lanes of the warp take part. */
 FL_DEVICE void fl_kv_store_int4(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t dim, uint4 run) {
-    const uint32_t words[4] = {run.x, run.y, run.z, run.w};
+    uint32_t words[4] = {run.x, run.y, run.z, run.w};
     bool inside = dim < kv.latent_dim;
     uint32_t outliers = inside ? fl_kv_store_outliers8(kv, piece, slot, dim, words) : 0;
     uint32_t extent = fl_kv_extent8(words, outliers), codes = 0;
@@ -391,17 +409,18 @@ FL_DEVICE void fl_kv_store_int4(const fl_kv_cuda &kv, uint8_t *piece, int32_t sl
     bool fits = low >= -65504.0f && high <= 65504.0f; /* not for NaN either */
     uint16_t minimum = __half_as_ushort(__float2half_rd(low));
     float low_stored = __half2float(__ushort_as_half(minimum));
-    uint16_t scale = __half_as_ushort(__float2half_ru(__fdiv_rn(__fsub_rn(high, low_stored), 15.0f)));
+    float range = __fsub_rn(high, low_stored);
+    uint16_t scale = __half_as_ushort(__float2half_ru(fl_kv_quotient(range, 15.0f, 1.0f / 15.0f)));
     if (!fits) minimum = scale = 0x7e00; /* NaN */
     float step = __half2float(__ushort_as_half(scale));
-    if (step > 0) { /* not where all are the minimum, nor for NaN */
-        float reciprocal = __frcp_rn(step);
+    if (outliers != 0) { /* out of the way: they could be beyond 15 steps */
 #pragma unroll
-        for (int32_t i = FL_KV_RUN - 1; i >= 0; i--) {
-            float x = i % 2 ? fl_high_of_bf16x2(words[i / 2]) : fl_low_of_bf16x2(words[i / 2]);
-            codes = codes << 4 | fl_kv_int4_code(x, low_stored, step, reciprocal);
+        for (int32_t i = 0; i < 4; i++) {
+            uint32_t keep = fl_kv_kept(outliers >> 2 * i);
+            words[i] = (words[i] & keep) | (fl_pack_bf16(low, low) & ~keep);
         }
     }
+    if (step > 0) codes = fl_kv_int4_codes(words, low_stored, step); /* else all the minimum, or NaN */
     for (; outliers != 0; outliers &= outliers - 1) codes &= ~(0xfu << 4 * (__ffs((int32_t)outliers) - 1));
     *(uint32_t *)(piece + (slot * kv.latent_dim + dim) / 2) = codes;
     if (dim % kv.group == 0)

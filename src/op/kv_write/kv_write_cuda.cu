@@ -1,12 +1,13 @@
-/* kv_write, CUDA. A warp a token, a lane runs of 8 dimensions: all its loads are under way before the first is looked at;
- * lanes of a group agree on its scale by shuffles, and what a warp stores lies side by side. A launch takes up to SEQS
- * timelines, whose descriptors travel as its parameter, and a warp finds its own by bisection. Bound by memory traffic.
+/* kv_write, CUDA. A warp TOKENS tokens, a lane runs of 8 dimensions: all loads are under way before the first is looked
+ * at; lanes of a group agree on its scale by shuffles, and what a warp stores lies side by side. A launch takes up to
+ * SEQS timelines, whose descriptors travel as its parameter, and a warp finds its own by bisection. Bound by memory
+ * traffic; where few rows decode, by latency: then a token a warp.
  *
  * The naive formats need the smallest and the largest latent of every timeline first: another kernel takes them with
  * integer atomics, exact in any order, on keys that order as floats do. */
 #include "op/cuda/kv_format.cuh"
 
-enum { WARPS = 4, SEQS = 64, RUNS = 2, EXTENT_ROWS = 8 };
+enum { WARPS = 8, SEQS = 64, RUNS = 2, EXTENT_ROWS = 8, ROWS_MANY = 4096 };
 
 /* One of seqs[], and how many rows those before it in the launch have. */
 typedef struct seq {
@@ -110,12 +111,14 @@ FL_DEVICE void fetch(const params &p, const uint16_t *row, int32_t first, uint4 
     }
 }
 
+/* FORMAT: fp8, int4, or bf16 for all plain ones. */
+template <fl_kv_format FORMAT>
 FL_DEVICE void store(const params &p, int32_t of_seq, uint8_t *piece, int32_t slot, int32_t first, uint4 x) {
     const fl_kv_cuda &kv = p.kv;
     int32_t dim = first + (int32_t)(threadIdx.x % 32) * FL_KV_RUN;
-    if (kv.format == FL_KV_FP8) {
+    if (FORMAT == FL_KV_FP8) {
         fl_kv_store_fp8(kv, piece, slot, dim, x);
-    } else if (kv.format == FL_KV_INT4) {
+    } else if (FORMAT == FL_KV_INT4) {
         fl_kv_store_int4(kv, piece, slot, dim, x);
     } else {
         if (p.naive_code_max > 0) x = naive_run(p, of_seq, x);
@@ -123,31 +126,54 @@ FL_DEVICE void store(const params &p, int32_t of_seq, uint8_t *piece, int32_t sl
     }
 }
 
-static __global__ void __launch_bounds__(WARPS * 32) kv_write_kernel(const __grid_constant__ params p) {
-    const fl_kv_cuda &kv = p.kv;
-    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row >= p.rows) return;
-    int32_t of_seq = find_seq(p, row);
-    const seq &s = p.seqs[of_seq];
+/* A token under way: where it goes, and what was read of it. */
+typedef struct token {
+    uint8_t *piece;
+    int32_t of_seq, slot, row;
+    uint4 x[RUNS], k_pe;
+} token;
+
+FL_DEVICE void open_token(const params &p, int64_t row, token *t) {
+    t->of_seq = find_seq(p, row);
+    const seq &s = p.seqs[t->of_seq];
     int32_t i = (int32_t)(row - s.rows_before), pos = (s.pos_at ? __ldg(s.pos_at) : s.pos) + i;
-    int32_t slot = pos % FL_KV_PAGE_TOKENS;
-    const uint16_t *latent = p.latent + (int64_t)(s.row + i) * p.latent_stride;
-    const uint16_t *k_pe = p.k_pe + (int64_t)(s.row + i) * p.k_pe_stride;
-    uint8_t *piece = fl_kv_piece_at(kv, __ldg(s.pages + pos / FL_KV_PAGE_TOKENS));
-    uint4 x[RUNS];
-    fetch(p, latent, 0, x);
-    for (int32_t dim = (int32_t)(threadIdx.x % 32) * FL_KV_RUN; dim < kv.rope_dim; dim += FL_KV_WARP_DIMS)
-        put8((uint16_t *)(piece + kv.k_pe_bytes) + slot * kv.rope_dim, dim, kv.rope_dim,
-             fl_kv_row_fetch8(k_pe, dim, kv.rope_dim, p.wide_k_pe), kv.wide_k_pe);
+    t->slot = pos % FL_KV_PAGE_TOKENS;
+    t->row = s.row + i;
+    t->piece = fl_kv_piece_at(p.kv, __ldg(s.pages + pos / FL_KV_PAGE_TOKENS));
+    fetch(p, p.latent + t->row * p.latent_stride, 0, t->x);
+    t->k_pe = fl_kv_row_fetch8(p.k_pe + t->row * p.k_pe_stride, (int32_t)(threadIdx.x % 32) * FL_KV_RUN,
+                               p.kv.rope_dim, p.wide_k_pe);
+}
+
+template <fl_kv_format FORMAT> FL_DEVICE void write_token(const params &p, token *t) {
+    const fl_kv_cuda &kv = p.kv;
+    uint16_t *to = (uint16_t *)(t->piece + kv.k_pe_bytes) + t->slot * kv.rope_dim;
+    int32_t dim = (int32_t)(threadIdx.x % 32) * FL_KV_RUN;
+    put8(to, dim, kv.rope_dim, t->k_pe, kv.wide_k_pe);
+    while ((dim += FL_KV_WARP_DIMS) < kv.rope_dim)
+        put8(to, dim, kv.rope_dim,
+             fl_kv_row_fetch8(p.k_pe + t->row * p.k_pe_stride, dim, kv.rope_dim, p.wide_k_pe), kv.wide_k_pe);
     for (int32_t first = 0;;) {
 #pragma unroll
         for (int32_t k = 0; k < RUNS; k++)
             if (first + k * FL_KV_WARP_DIMS < kv.latent_dim)
-                store(p, of_seq, piece, slot, first + k * FL_KV_WARP_DIMS, x[k]);
+                store<FORMAT>(p, t->of_seq, t->piece, t->slot, first + k * FL_KV_WARP_DIMS, t->x[k]);
         first += RUNS * FL_KV_WARP_DIMS;
         if (first >= kv.latent_dim) return;
-        fetch(p, latent, first, x);
+        fetch(p, p.latent + t->row * p.latent_stride, first, t->x);
     }
+}
+
+template <fl_kv_format FORMAT, int TOKENS>
+static __global__ void __launch_bounds__(WARPS * 32) kv_write_kernel(const __grid_constant__ params p) {
+    int64_t row = ((int64_t)blockIdx.x * WARPS + threadIdx.x / 32) * TOKENS;
+    token tokens[TOKENS];
+#pragma unroll
+    for (int32_t i = 0; i < TOKENS; i++)
+        if (row + i < p.rows) open_token(p, row + i, &tokens[i]);
+#pragma unroll
+    for (int32_t i = 0; i < TOKENS; i++)
+        if (row + i < p.rows) write_token<FORMAT>(p, &tokens[i]);
 }
 
 /* ---- launching ---- */
@@ -170,9 +196,14 @@ static int32_t take_seqs(const fl_kv_rows *seqs, int32_t n, params *p) {
     return longest;
 }
 
+template <fl_kv_format FORMAT> static void launch(fl_cuda *cuda, uint32_t blocks, const params &p) {
+    if (p.rows >= ROWS_MANY) kv_write_kernel<FORMAT, 2><<<blocks, WARPS * 32, 0, cuda->stream>>>(p);
+    else kv_write_kernel<FORMAT, 1><<<blocks, WARPS * 32, 0, cuda->stream>>>(p);
+}
+
 static fl_err write_seqs(fl_cuda *cuda, const fl_kv_rows *seqs, int32_t n, params *p) {
     int32_t longest = take_seqs(seqs, n, p);
-    int64_t blocks = fl_tasks_of(p->rows, WARPS);
+    int64_t blocks = fl_tasks_of(p->rows, WARPS * (p->rows >= ROWS_MANY ? 2 : 1));
     if (blocks > INT32_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "kv_write: %lld rows are too many for one launch",
                        (long long)p->rows);
@@ -182,7 +213,9 @@ static fl_err write_seqs(fl_cuda *cuda, const fl_kv_rows *seqs, int32_t n, param
         extent_kernel<<<grid, WARPS * 32, 0, cuda->stream>>>(*p);
         FL_TRY(FL_CUDA_LAUNCHED("kv_write, extents"));
     }
-    kv_write_kernel<<<(uint32_t)blocks, WARPS * 32, 0, cuda->stream>>>(*p);
+    if (p->kv.format == FL_KV_FP8) launch<FL_KV_FP8>(cuda, (uint32_t)blocks, *p);
+    else if (p->kv.format == FL_KV_INT4) launch<FL_KV_INT4>(cuda, (uint32_t)blocks, *p);
+    else launch<FL_KV_BF16>(cuda, (uint32_t)blocks, *p);
     return FL_CUDA_LAUNCHED("kv_write");
 }
 
