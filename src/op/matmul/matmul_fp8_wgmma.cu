@@ -34,8 +34,9 @@ enum {
     TILES_KEPT = 8,        /* more than STAGES_MAX + 1: a tile is in use until its results are stored */
     SCALES_READ = 16,      /* of a row of the weights' scales at once */
     ROWS_OF_CLUSTER = 128, /* a group has on average, for clusters of two */
-    ROWS_OF_LARGE = 1024,  /* for tiles of more than 128 rows */
-    K_OF_LONG = 4096,      /* stores matter less than what is read from L2 */
+    ROWS_OF_MIDDLE = 384,  /* for tiles of 192 rows */
+    ROWS_OF_LARGE = 1024,  /* for tiles of 256 rows, .. */
+    K_OF_LARGE = 4096,     /* .. and inputs: stores matter less than what is read from L2 */
 };
 
 /* What the host has worked out. A row tile of the walk is a tile of each block of the cluster, side by side. */
@@ -45,6 +46,7 @@ typedef struct plan {
     const float *x_scale, *w_scale;
     int64_t x_scale_stride, w_scale_group_stride, w_scale_stride;
     int32_t blocks;     /* of k */
+    int32_t x_rows;     /* copied for a tile: fewer where there are fewer */
     int32_t scale_rows; /* of a group's w_scale */
     int32_t to_second;  /* features from the first half of a tile's to the second */
 } plan;
@@ -119,7 +121,7 @@ FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUte
             uint64_t *full = &s->full[place.stage];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
             if (b == 0) s->tiles[kept % TILES_KEPT] = at;
-            fl_barrier_expect(full, SHAPE::STAGE_BYTES + scale_bytes);
+            fl_barrier_expect(full, (uint32_t)plan->x_rows * STAGE_K + WEIGHT_BYTES + scale_bytes);
             if constexpr (SHAPE::BLOCKS == 1) {
                 fl_tma_load_3d(x, map_x, full, b * STAGE_K, at.row, 0);
             } else {
@@ -291,14 +293,13 @@ static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
 /* ---- the host's side ---- */
 
 template <class SHAPE>
-static fl_err make_maps(const fl_fp8_product *p, CUtensorMap *map_x, CUtensorMap *map_w) {
-    constexpr int32_t TILE_ROWS = SHAPE::TILE_ROWS;
+static fl_err make_maps(const fl_fp8_product *p, int32_t x_rows, CUtensorMap *map_x, CUtensorMap *map_w) {
     fl_tma_shape x = {.base = p->x.codes,
                       .dtype = FL_DTYPE_F8_E4M3,
                       .rank = 3,
                       .size = {p->k, p->rows, 1},
                       .stride = {1, p->k, p->k},
-                      .box = {STAGE_K, TILE_ROWS / SHAPE::BLOCKS, 1},
+                      .box = {STAGE_K, x_rows / SHAPE::BLOCKS, 1},
                       .swizzle = true};
     int32_t halves = p->out == FL_MATMUL_SWIGLU ? 2 : 1, width = p->n / halves;
     fl_tma_shape w = {.base = p->w,
@@ -328,6 +329,7 @@ template <class SHAPE> static plan make_plan(const fl_cuda *cuda, const fl_fp8_p
                  .w_scale_group_stride = p->w_scale_group_stride,
                  .w_scale_stride = fl_scale_stride(p->k),
                  .blocks = p->k / FL_SCALE_BLOCK,
+                 .x_rows = SHAPE::BLOCKS == 1 && p->rows < TILE_ROWS ? p->rows : TILE_ROWS,
                  .scale_rows = (int32_t)fl_tasks_of(p->n, FL_SCALE_BLOCK),
                  .to_second = swiglu ? width : HALF_FEATURES};
     plan.walk = (fl_tile_walk){.group_rows = p->group_rows,
@@ -351,7 +353,7 @@ template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product 
     const int32_t shared_bytes = SWIZZLE_ALIGN + SHAPE::RING_BYTES + (int32_t)sizeof(shared_state);
     CUtensorMap map_x, map_w;
     const plan made = make_plan<SHAPE>(cuda, p);
-    FL_TRY(make_maps<SHAPE>(p, &map_x, &map_w));
+    FL_TRY(make_maps<SHAPE>(p, made.x_rows, &map_x, &map_w));
     FL_CUDA_TRY(cudaFuncSetAttribute(product_fp8_kernel<SHAPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      shared_bytes));
     int64_t tiles = count_row_tiles(p, SHAPE::TILE_ROWS) * made.walk.tiles_n;
@@ -376,6 +378,7 @@ template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product 
 fl_err fl_fp8_product_wgmma(fl_cuda *cuda, const fl_fp8_product *p) {
     int64_t rows = p->rows / p->n_groups; /* of a group, on average */
     if (rows < ROWS_OF_CLUSTER) return launch<tile_shape<2, 1, 1>>(cuda, p);
-    if (rows < ROWS_OF_LARGE) return launch<tile_shape<2, 1, 2>>(cuda, p);
-    return p->k < K_OF_LONG ? launch<tile_shape<3, 1, 2>>(cuda, p) : launch<tile_shape<2, 2, 2>>(cuda, p);
+    if (rows < ROWS_OF_MIDDLE) return launch<tile_shape<2, 1, 2>>(cuda, p);
+    if (rows < ROWS_OF_LARGE || p->k < K_OF_LARGE) return launch<tile_shape<3, 1, 2>>(cuda, p);
+    return launch<tile_shape<2, 2, 2>>(cuda, p);
 }
