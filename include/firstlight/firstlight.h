@@ -137,8 +137,8 @@ typedef struct fl_engine_info {
     const char *position_warning; /* why answers may be wrong (forced positions), or NULL */
     bool graphs;                  /* decode steps are kept as CUDA graphs */
     int64_t graph_steps;          /* steps that were a graph's launch */
-    int64_t plain_steps;          /* decode steps that were not: the first of a shape, all after a fault */
-    const char *graph_warning;    /* why no more graphs are made; NULL = none */
+    int64_t plain_steps; /* decode steps that were not: the first of a shape, new shapes after a fault */
+    const char *graph_warning; /* why no more graphs are made; NULL = none */
     double
         block_density; /* of the policy "blocks" so far: share of visible blocks that were attended; else 1 */
     int64_t block_overflow; /* blocks left out since a list was full */

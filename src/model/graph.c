@@ -114,15 +114,25 @@ static void record(fl_graphs *g, entry *e, fl_graph_fn *issue, void *context) {
     else g->n_recorded++;
 }
 
+/* A replay that the device refuses is no loss either, if the device still works. What its ops do wrong shows later. */
+static fl_err replay(fl_graphs *g, entry *e) {
+    fl_err err = g->be->replay(g->be, e->recording);
+    if (err == FL_ERR_OK) return FL_ERR_OK;
+    snprintf(g->fault, sizeof g->fault, "%s", fl_err_detail());
+    drop(g, e);
+    return g->be->wait(g->be) == FL_ERR_OK ? FL_ERR_AGAIN : err;
+}
+
 fl_err fl_graphs_run(fl_graphs *g, const fl_graph_shape *shape, fl_graph_fn *issue, void *context) {
     entry *e = find(g, shape);
     bool known = e->last_use > 0;
     e->last_use = ++g->clock;
     if (known && !e->recording && !g->fault[0]) record(g, e, issue, context);
-    if (!e->recording) {
-        g->n_plain++;
-        return issue(context);
+    fl_err err = e->recording ? replay(g, e) : FL_ERR_AGAIN;
+    if (err != FL_ERR_AGAIN) {
+        g->n_replayed++;
+        return err;
     }
-    g->n_replayed++;
-    return g->be->replay(g->be, e->recording);
+    g->n_plain++;
+    return issue(context);
 }

@@ -14,7 +14,8 @@ enum { FL_GRAPH_ROWS_MAX = 64, FL_GRAPHS_MAX = 32 };
 
 typedef struct fl_graphs_info {
     int64_t n_replayed, n_recorded;
-    int64_t n_plain;   /* steps that could have been replays: the first of a shape, all after a fault */
+    int64_t
+        n_plain; /* steps that had no recording: the first of a shape, those of new shapes after a fault */
     const char *fault; /* why nothing is recorded any more; NULL = none */
 } fl_graphs_info;
 
@@ -47,8 +48,8 @@ typedef struct fl_graph_shape {
 
 typedef fl_err fl_graph_fn(void *context);
 
-/* Issues a step's ops through `issue`, or replays them. The first step of a shape runs plainly, as all do after a fault
- * of recording. */
+/* Issues a step's ops through `issue`, or replays them. The first step of a shape runs plainly; after a fault nothing
+ * more is recorded. */
 fl_err fl_graphs_run(fl_graphs *graphs, const fl_graph_shape *shape, fl_graph_fn *issue, void *context);
 
 #endif

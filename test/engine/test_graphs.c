@@ -35,7 +35,7 @@ static struct fake {
     fl_op_table table;
     fl_recording *open; /* being recorded */
     int32_t n_open, n_replays, n_allocs;
-    bool refuse, lost;
+    bool refuse, refuse_replay, lost;
     int64_t poison; /* bytes of the downloads whose second half begins with a NaN; 0 = none */
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out);
 } fake;
@@ -150,6 +150,7 @@ static fl_err record_end(fl_backend *be, fl_recording **out) {
 }
 
 static fl_err replay(fl_backend *be, const fl_recording *r) {
+    if (fake.refuse_replay) return FL_FAIL(FL_ERR_DEVICE, "the replay is refused");
     fake.n_replays++;
     for (int32_t i = 0; i < r->n; i++) FL_TRY(r->list[i].run(be, r->list[i].args));
     return FL_ERR_OK;
@@ -299,6 +300,16 @@ static void a_step_that_cannot_be_recorded_runs_plainly(void **state) {
     fl_engine_get_info(e, &info);
     assert_int_equal(info.graph_steps, 0);
     assert_string_equal(info.graph_warning, "the graph is refused");
+    assert_int_equal(fake.n_open, 0);
+    fl_engine_close(e);
+    e = open_engine();
+    become_device(e);
+    fake.refuse_replay = true;
+    ask(e, lengths, REQUESTS, found);
+    for (int32_t i = 0; i < REQUESTS; i++) assert_same(&plain[i], &found[i]);
+    fl_engine_get_info(e, &info);
+    assert_int_equal(info.graph_steps, 0);
+    assert_string_equal(info.graph_warning, "the replay is refused");
     assert_int_equal(fake.n_open, 0);
     fl_engine_close(e);
 }
