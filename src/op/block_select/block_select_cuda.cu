@@ -1,5 +1,6 @@
-/* block_select, CUDA. Grid: one block for each tile and head. Block: 256 threads, strided over the tile's scores, which
- * the first pass brings into L1. Passes: the maximum, how many reach the threshold, the ids, put in order by ballots.
+/* block_select, CUDA. Grid: one block for each tile and head. Block: 256 threads, strided over the tile's scores, of which
+ * each keeps up to EACH in registers; tiles of more blocks than that (EACH 0) read theirs from L1 in every pass. Passes:
+ * the maximum, how many reach the threshold, the ids, put in order by ballots.
  * If more reach the threshold than fit, the one that lets just enough through is found by bisection over the floats (at
  * most 32 counting passes), as in block_select_cpu.c: the lists are the same. The random control draws in order, so
  * one thread does it. Bound by the latency of its passes; scores are read from memory once. */
@@ -105,23 +106,47 @@ FL_DEVICE float value_of(int32_t rank) {
     return __int_as_float(rank < 0 ? rank ^ INT32_MAX : rank);
 }
 
+/* A thread's candidates: c.first + threadIdx.x and every THREADS further, NaN (which compares with nothing) behind the
+ * last. */
+template <int EACH> struct kept { float score[EACH > 0 ? EACH : 1]; };
+
+template <int EACH> FL_DEVICE void keep(const choice &c, kept<EACH> *k) {
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) {
+        int32_t j = c.first + i * THREADS + (int32_t)threadIdx.x;
+        k->score[i] = j < c.end ? __ldg(c.score + j) : NAN;
+    }
+}
+
 /* Candidates of at least `cut`. */
-FL_DEVICE int32_t count_from(const choice &c, exchange *x, float cut) {
+template <int EACH>
+FL_DEVICE int32_t count_from(const choice &c, const kept<EACH> &k, exchange *x, float cut) {
     int32_t n = 0;
-    for (int32_t j = c.first + threadIdx.x; j < c.end; j += THREADS) n += c.score[j] >= cut;
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) n += k.score[i] >= cut;
+    for (int32_t j = c.first + threadIdx.x; EACH == 0 && j < c.end; j += THREADS) n += c.score[j] >= cut;
     return block_sum(x, n);
 }
 
-FL_DEVICE int32_t count_above(const choice &c, exchange *x, float cut) {
+template <int EACH>
+FL_DEVICE int32_t count_above(const choice &c, const kept<EACH> &k, exchange *x, float cut) {
     int32_t n = 0;
-    for (int32_t j = c.first + threadIdx.x; j < c.end; j += THREADS) n += c.score[j] > cut;
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) n += k.score[i] > cut;
+    for (int32_t j = c.first + threadIdx.x; EACH == 0 && j < c.end; j += THREADS) n += c.score[j] > cut;
     return block_sum(x, n);
 }
 
 /* The smallest float that is at least max + log2_alpha. */
-FL_DEVICE float threshold_of(const choice &c, exchange *x, float log2_alpha, float *top) {
+template <int EACH>
+FL_DEVICE float threshold_of(const choice &c, const kept<EACH> &k, exchange *x, float log2_alpha,
+                             float *top) {
     float most = -INFINITY;
-    for (int32_t j = threadIdx.x; j < c.visible; j += THREADS) most = fmaxf(most, c.score[j]);
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) most = fmaxf(most, k.score[i]);
+    int32_t first = EACH > 0 ? c.end : 0; /* and those before and behind the candidates */
+    for (int32_t j = threadIdx.x; EACH > 0 && j < c.first; j += THREADS) most = fmaxf(most, c.score[j]);
+    for (int32_t j = first + threadIdx.x; j < c.visible; j += THREADS) most = fmaxf(most, c.score[j]);
     *top = block_max(x, most);
     if (isinf(log2_alpha)) return -INFINITY;
     double exact = (double)*top + (double)log2_alpha;
@@ -130,18 +155,20 @@ FL_DEVICE float threshold_of(const choice &c, exchange *x, float log2_alpha, flo
 }
 
 /* The limit that lets the `room` best through, of more that are at least `cut`; `top` is above none of them. */
-FL_DEVICE limit tighten(const choice &c, exchange *x, float cut, float top, int32_t room) {
+template <int EACH>
+FL_DEVICE limit tighten(const choice &c, const kept<EACH> &k, exchange *x, float cut, float top,
+                        int32_t room) {
     if (room == 0) return limit{INFINITY, 0};
     int32_t low = rank_of(cut), high = rank_of(top); /* more than room from low on, none above high */
     while (low < high) {
         int32_t middle = (int32_t)(((int64_t)low + high + 1) >> 1);
-        int32_t n = count_from(c, x, value_of(middle));
+        int32_t n = count_from(c, k, x, value_of(middle));
         if (n == room) return limit{value_of(middle), INT32_MAX};
         if (n > room) low = middle;
         else high = middle - 1;
     }
     float last = value_of(low);
-    return limit{last, room - count_above(c, x, last)};
+    return limit{last, room - count_above(c, k, x, last)};
 }
 
 /* ---- ids ------------------------------------------------------------------------------------------------------- */
@@ -155,28 +182,46 @@ FL_DEVICE void put_block(const choice &c, int32_t block, uint16_t *ids) {
     for (int32_t i = 0; i < c.ids_a_block; i++) ids[i] = (uint16_t)(block * c.ids_a_block + i);
 }
 
-/* Those that the limit lets through, ascending: a thread counts those before its block. A word holds a warp's count
- * above the limit in its low half, of equal ones in its high half. */
-FL_DEVICE void put_best(const choice &c, exchange *x, limit l, uint16_t *ids) {
-    int32_t warp = threadIdx.x / 32, n_above = 0, n_equal = 0;
+/* How many of the earlier steps of put_best were above the limit and equal to it. */
+typedef struct tally {
+    int32_t n_above, n_equal;
+} tally;
+
+/* A step of put_best: the candidate j of each thread, if there is one. A word holds a warp's count above the limit in
+ * its low half, of equal ones in its high half. */
+FL_DEVICE void put_step(const choice &c, exchange *x, limit l, int32_t j, float score, tally *so_far,
+                        uint16_t *ids) {
+    int32_t warp = threadIdx.x / 32;
     uint32_t lower_lanes = (1u << threadIdx.x % 32) - 1;
-    for (int32_t base = c.first; base < c.end; base += THREADS) {
-        int32_t j = base + threadIdx.x;
-        bool above = j < c.end && c.score[j] > l.cut, equal = j < c.end && c.score[j] == l.cut;
-        uint32_t all_above = __ballot_sync(~0u, above), all_equal = __ballot_sync(~0u, equal);
-        const uint64_t *words = gather(x, (uint64_t)__popc(all_equal) << 32 | (uint64_t)__popc(all_above));
-        uint64_t before = 0, total = 0;
+    bool above = score > l.cut, equal = score == l.cut;
+    uint32_t all_above = __ballot_sync(~0u, above), all_equal = __ballot_sync(~0u, equal);
+    const uint64_t *words = gather(x, (uint64_t)__popc(all_equal) << 32 | (uint64_t)__popc(all_above));
+    uint64_t before = 0, total = 0;
 #pragma unroll
-        for (int32_t i = 0; i < WARPS; i++) {
-            total += words[i];
-            before += i < warp ? words[i] : 0;
-        }
-        int32_t place = n_above + (int32_t)(uint32_t)before + __popc(all_above & lower_lanes);
-        int32_t nth_equal = n_equal + (int32_t)(before >> 32) + __popc(all_equal & lower_lanes);
-        if (above || (equal && nth_equal < l.n_equal))
-            put_block(c, j, ids + (int64_t)(place + min(nth_equal, l.n_equal)) * c.ids_a_block);
-        n_above += (int32_t)(uint32_t)total;
-        n_equal += (int32_t)(total >> 32);
+    for (int32_t i = 0; i < WARPS; i++) {
+        total += words[i];
+        before += i < warp ? words[i] : 0;
+    }
+    int32_t place = so_far->n_above + (int32_t)(uint32_t)before + __popc(all_above & lower_lanes);
+    int32_t nth_equal = so_far->n_equal + (int32_t)(before >> 32) + __popc(all_equal & lower_lanes);
+    if (above || (equal && nth_equal < l.n_equal))
+        put_block(c, j, ids + (int64_t)(place + min(nth_equal, l.n_equal)) * c.ids_a_block);
+    so_far->n_above += (int32_t)(uint32_t)total;
+    so_far->n_equal += (int32_t)(total >> 32);
+}
+
+/* Those that the limit lets through, ascending: a thread counts those before its block. */
+template <int EACH>
+FL_DEVICE void put_best(const choice &c, const kept<EACH> &k, exchange *x, limit l, uint16_t *ids) {
+    tally so_far = {0, 0};
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) {
+        if (c.first + i * THREADS >= c.end) return;
+        put_step(c, x, l, c.first + i * THREADS + (int32_t)threadIdx.x, k.score[i], &so_far, ids);
+    }
+    for (int32_t base = c.first; EACH == 0 && base < c.end; base += THREADS) {
+        int32_t j = base + (int32_t)threadIdx.x;
+        put_step(c, x, l, j, j < c.end ? c.score[j] : NAN, &so_far, ids);
     }
 }
 
@@ -199,6 +244,7 @@ FL_DEVICE void count_list(const params &p, int32_t head, int32_t n, int32_t end_
     if (head == 0) atomicAdd(p.visible, (unsigned long long)end_id);
 }
 
+template <int EACH>
 static __global__ void __launch_bounds__(THREADS) block_select_kernel(const __grid_constant__ params p) {
     __shared__ uint64_t words[2][WARPS];
     exchange x = {words, 0};
@@ -212,19 +258,21 @@ static __global__ void __launch_bounds__(THREADS) block_select_kernel(const __gr
     }
     uint16_t *ids = p.ids + (int64_t)blockIdx.x * p.capacity;
     float top;
-    limit l = {threshold_of(c, &x, p.log2_alpha[head], &top), INT32_MAX};
+    kept<EACH> k;
+    keep(c, &k);
+    limit l = {threshold_of(c, k, &x, p.log2_alpha[head], &top), INT32_MAX};
     if (p.density > 0) l.cut = -INFINITY;
     int32_t forced_ids = c.end_id - (c.end - c.first) * c.ids_a_block;
-    int32_t room = (p.capacity - forced_ids) / c.ids_a_block, passed = count_from(c, &x, l.cut);
+    int32_t room = (p.capacity - forced_ids) / c.ids_a_block, passed = count_from(c, k, &x, l.cut);
     int32_t wanted = p.density > 0 ? min(passed, quota_of(p, pos)) : passed;
     int32_t left_out = wanted > room ? (wanted - room) * c.ids_a_block : 0;
     wanted = min(wanted, room);
-    if (wanted < passed) l = tighten(c, &x, l.cut, top, wanted);
+    if (wanted < passed) l = tighten(c, k, &x, l.cut, top, wanted);
     int32_t n_sinks = c.first * c.ids_a_block, n = forced_ids + wanted * c.ids_a_block;
     put_ids(ids, 0, n_sinks);
     put_ids(ids + n_sinks + (int64_t)wanted * c.ids_a_block, c.end * c.ids_a_block, c.end_id);
     if (p.random_seed == 0) {
-        put_best(c, &x, l, ids + n_sinks);
+        put_best(c, k, &x, l, ids + n_sinks);
     } else if (threadIdx.x == 0) {
         uint64_t stream = fl_block_select_stream(p.random_seed, pos / FL_ATTN_LIST_ROWS, head);
         put_random(c, stream, wanted, ids + n_sinks);
@@ -256,6 +304,11 @@ extern "C" fl_err fl_block_select_cuda(fl_backend *be, const fl_block_select_arg
     p.capacity = a->list.capacity;
     p.density = a->density;
     uint32_t lists = (uint32_t)(a->rows / FL_ATTN_LIST_ROWS) * (uint32_t)a->n_heads;
-    block_select_kernel<<<lists, THREADS, 0, fl_cuda_of(be)->stream>>>(p);
+    cudaStream_t stream = fl_cuda_of(be)->stream;
+    int64_t blocks = ((int64_t)a->pos + a->rows) / a->block_tokens; /* at least what any tile sees */
+    if (blocks <= 4 * THREADS) block_select_kernel<4><<<lists, THREADS, 0, stream>>>(p);
+    else if (blocks <= 16 * THREADS) block_select_kernel<16><<<lists, THREADS, 0, stream>>>(p);
+    else if (blocks <= 32 * THREADS) block_select_kernel<32><<<lists, THREADS, 0, stream>>>(p);
+    else block_select_kernel<0><<<lists, THREADS, 0, stream>>>(p);
     return FL_CUDA_LAUNCHED("block_select");
 }
