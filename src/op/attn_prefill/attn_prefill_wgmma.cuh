@@ -1,18 +1,19 @@
 /* attn_prefill on Hopper's tensor cores.
  *
- * Grid: one block a multiprocessor, each takes every gridDim-th task; a task is a tile of 128 rows and a head. Block:
- * 384 threads. Warpgroup 0 gives most of its registers away; its first warp walks over the visible keys
- * (attn_prefill_tiles.h) and has the copy engine bring tiles of 128 keys into the stages of K and of V, those of the next
- * task while this one's results are written. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at 192/128.
- * Bound by the tensor cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK of j + 1 and
- * PV of j are issued together, and the softmax of j + 1 runs once the first of the two is done. With 64 columns of V that
- * is too short: exponentials hide behind the other group's products, and the two groups take turns at issuing them.
+ * Grid: one block a multiprocessor, each takes every gridDim-th task; a task is a tile of 128 rows and a head.
+ * Block: 384 threads. Warpgroup 0 gives most of its registers away; its first warp walks over the visible keys
+ * (attn_prefill_tiles.h) and has the copy engine bring tiles of 128 keys into the stages of K and of V, those of the
+ * next task while this one's results are written. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at
+ * 192/128. Bound by the tensor cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK
+ * of j + 1 and PV of j are issued together, and the softmax of j + 1 runs once the first of the two is done. With 64
+ * columns of V that is too short: exponentials hide behind the other group's products, and the groups take turns.
  *
- * Keys come as two boxes of 64 at any place, so that two blocks of a list make one full tile. K's nope part and V lie in
- * kv, rope parts of K in k_pe; a box is 64 columns wide, beyond a tensor's edge it is zeros, which nothing reads.
+ * Keys come as two boxes of 64 at any place, so that two blocks of a list make one full tile. K's nope part and V
+ * lie in kv, rope parts of K in k_pe; a box is 64 columns wide, beyond a tensor's edge it is zeros, which nothing
+ * reads.
  *
- * Bits: what a row gets from a tile in which it sees nothing is an exact no-op (scale 1, P 0). A row's exponents start
- * from the first maximum and move only when a tile exceeds it by 2^SLACK: all by the row's own keys. */
+ * Bits: what a row gets from a tile in which it sees nothing is an exact no-op (scale 1, P 0). A row's exponents
+ * start from the first maximum and move only when a tile exceeds it by 2^SLACK: all by the row's own keys. */
 #ifndef FL_OP_ATTN_PREFILL_WGMMA_CUH
 #define FL_OP_ATTN_PREFILL_WGMMA_CUH
 
@@ -39,7 +40,8 @@ typedef struct prefill_maps {
     CUtensorMap k_pe; /* [keys][rope], boxes of 64 keys */
 } prefill_maps;
 
-enum { STEP_END = 1, STEP_RANGES = 2, STEP_BITS = 4 };
+/* STEP_NONE: the task has no keys at all. STEP_LAST: none behind these. */
+enum { STEP_NONE = 1, STEP_RANGES = 2, STEP_BITS = 4, STEP_LAST = 8 };
 
 /* A tile of keys for the consumers. */
 typedef struct prefill_step {
@@ -58,7 +60,7 @@ template <int NOPE, int ROPE, int V> struct prefill_shared {
     uint8_t k[STAGES][K_CHUNKS][CHUNK_BYTES];
     uint8_t v[STAGES][V_CHUNKS][CHUNK_BYTES];
     int4 row_ranges[FL_ATTN_TILE_ROWS]; /* first, length, first, length */
-    prefill_step step[STAGES];          /* of the K in the same stage, or a task's end without K */
+    prefill_step step[STAGES];          /* of the K in the same stage, or STEP_NONE without K */
     uint64_t q_full, q_empty, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint32_t listed[FL_ATTN_LIST_BLOCKS_MAX / 32];
 };
@@ -166,15 +168,6 @@ FL_DEVICE void load_values(SHARED *s, const prefill_maps *maps, int32_t stage, i
                            NOPE + i * CHUNK_COLUMNS, head, half ? key.y : key.x);
 }
 
-FL_DEVICE void note_step(prefill_step *to, const fl_attn_step *step, int32_t flags,
-                         const uint32_t (&bits)[4]) {
-    to->key[0] = step->key[0];
-    to->key[1] = step->key[1];
-    to->flags = flags;
-#pragma unroll
-    for (int i = 0; i < 4; i++) to->bits[i] = bits[i];
-}
-
 /* Where a thread stands in the rings, from one task to the next. */
 template <int STAGES> struct ring_places {
     ring_place<STAGES> k, v;
@@ -190,44 +183,76 @@ FL_DEVICE void produce_values(SHARED *s, const prefill_maps *maps, int32_t head,
     at->v.advance();
 }
 
-/* By the whole first warp: it walks and counts in step, lane 0 talks to barriers and copy engine. K of a tile goes
- * before V of the tile before, as the consumers want them. */
-template <int NOPE, class SHARED>
-FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c, prefill_task task,
-                            ring_places<SHARED::STAGES> *at) {
-    fl_attn_walk walk = fl_prefill_walk(c, task.tile, task.head);
-    bool marked = walk.kind == FL_ATTN_WALK_MARKED, leads = threadIdx.x == 0, some = false;
-    int32_t means_end = walk.some.end[1]; /* of means */
-    int2 before = {0, 0};
-    if (marked) mark_blocks(c, task.tile, task.head, s->listed);
-    for (fl_attn_step step; fl_attn_walk_next(&walk, c->keys.n_keys, &step);) {
-        int32_t flags = step.masked && !c->means ? STEP_RANGES : 0;
+/* The task's next tile of keys that counts, by the whole warp. */
+FL_DEVICE bool plan_step(const fl_prefill_call *c, const uint32_t *listed, int32_t means_end,
+                         fl_attn_walk *walk, prefill_step *out) {
+    for (fl_attn_step step; fl_attn_walk_next(walk, c->keys.n_keys, &step);) {
+        bool marked = walk->kind == FL_ATTN_WALK_MARKED;
         uint32_t bits[4] = {~0u, ~0u, ~0u, ~0u};
-        if (marked && !mark_keys(c, means_end, s->listed, step.key[0], bits)) continue;
-        if ((bits[0] & bits[1] & bits[2] & bits[3]) != ~0u) flags |= STEP_BITS;
-        fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
-        if (!some) fl_barrier_wait(&s->q_empty, at->q_parity ^ 1);
-        if (leads) {
-            if (!some) load_queries(s, maps, task.tile * FL_ATTN_TILE_ROWS, task.head);
-            note_step(&s->step[at->k.stage], &step, flags, bits);
-            load_keys<NOPE>(s, maps, at->k.stage, task.head, {step.key[0], step.key[1]});
-        }
-        __syncwarp();
-        at->k.advance();
-        if (some) produce_values<NOPE>(s, maps, task.head, before, at);
-        before = {step.key[0], step.key[1]};
-        some = true;
+        if (marked && !mark_keys(c, means_end, listed, step.key[0], bits)) continue;
+        out->key[0] = step.key[0];
+        out->key[1] = step.key[1];
+        out->flags = step.masked && !c->means ? STEP_RANGES : 0;
+        if ((bits[0] & bits[1] & bits[2] & bits[3]) != ~0u) out->flags |= STEP_BITS;
+#pragma unroll
+        for (int i = 0; i < 4; i++) out->bits[i] = bits[i];
+        return true;
     }
+    return false;
+}
+
+template <class SHARED> FL_DEVICE void produce_nothing(SHARED *s, ring_places<SHARED::STAGES> *at) {
     fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
-    if (leads) {
-        s->step[at->k.stage].flags = STEP_END;
+    if (threadIdx.x == 0) {
+        s->step[at->k.stage].flags = STEP_NONE;
         fl_barrier_arrive(&s->k_full[at->k.stage]);
     }
     __syncwarp();
     at->k.advance();
-    if (!some) return;
-    produce_values<NOPE>(s, maps, task.head, before, at);
-    at->q_parity ^= 1;
+}
+
+template <int NOPE, class SHARED>
+FL_DEVICE void produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, const prefill_step *step,
+                            ring_places<SHARED::STAGES> *at) {
+    fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
+    if (threadIdx.x == 0) {
+        s->step[at->k.stage] = *step;
+        load_keys<NOPE>(s, maps, at->k.stage, head, {step->key[0], step->key[1]});
+    }
+    __syncwarp();
+    at->k.advance();
+}
+
+/* By the whole first warp: it walks and counts in step, lane 0 talks to barriers and copy engine. K of a tile goes
+ * before V of the tile before, as the consumers want them; rows come when those of the task before have been used. */
+template <int NOPE, class SHARED>
+FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c, prefill_task task,
+                            ring_places<SHARED::STAGES> *at) {
+    fl_attn_walk walk = fl_prefill_walk(c, task.tile, task.head);
+    int32_t means_end = walk.some.end[1]; /* of means */
+    prefill_step step = {}, next = {};
+    if (walk.kind == FL_ATTN_WALK_MARKED) mark_blocks(c, task.tile, task.head, s->listed);
+    bool more = plan_step(c, s->listed, means_end, &walk, &step);
+    if (!more) {
+        produce_nothing(s, at);
+        return;
+    }
+    for (bool first = true; more; first = false) {
+        int2 before = {step.key[0], step.key[1]};
+        if (!first) step = next;
+        more = plan_step(c, s->listed, means_end, &walk, &next);
+        if (!more) step.flags |= STEP_LAST;
+        produce_keys<NOPE>(s, maps, task.head, &step, at);
+        if (!first) {
+            produce_values<NOPE>(s, maps, task.head, before, at);
+            continue;
+        }
+        fl_barrier_wait(&s->q_empty, at->q_parity ^ 1);
+        if (threadIdx.x == 0) load_queries(s, maps, task.tile * FL_ATTN_TILE_ROWS, task.head);
+        __syncwarp();
+        at->q_parity ^= 1;
+    }
+    produce_values<NOPE>(s, maps, task.head, {step.key[0], step.key[1]}, at);
 }
 
 template <int NOPE, class SHARED>
@@ -328,7 +353,8 @@ FL_DEVICE float once_known(float y, float x, uint32_t zero) {
 }
 
 /* Scores to P in place. With PARTLY_FMA, where exponentials are what a turn waits for, a fourth of them are computed
- * beside the slow unit, each once a weight of some columns before is known: else the compiler does all of those first. */
+ * beside the slow unit, each once a weight of some columns before is known: else the compiler does all of those
+ * first. */
 template <bool PARTLY_FMA> FL_DEVICE void soften(float (&s)[64], running *run) {
     float sum[2][2] = {};
 #pragma unroll
@@ -452,19 +478,22 @@ FL_DEVICE void release(uint64_t *barrier) {
     if (threadIdx.x % 32 == 0) fl_barrier_arrive(barrier);
 }
 
-/* Masks and frees the scores' tile, moves the origins. */
+/* Masks and frees the scores' tile, and the task's rows behind the last one; moves the origins. False: the last. */
 template <class SHARED>
-FL_DEVICE void weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run) {
+FL_DEVICE bool weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run) {
     const prefill_step *step = &shared->step[stage];
     int32_t flags = step->flags;
     if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
     if (flags & STEP_BITS) hide_by_bits(s, step->bits);
     release(&shared->k_empty[stage]);
+    bool last = __any_sync(~0u, flags & STEP_LAST);
+    if (last && threadIdx.x % 32 == 0) fl_barrier_arrive(&shared->q_empty);
     move_origins(s, run);
+    return !last;
 }
 
-/* To issue products: once the other group's are done, or nearly. Issued earlier they would share the tensor cores, and both
- * groups be left with exponentials at the same time. The first group's first turn is given at the start. */
+/* To issue products: once the other group's are done, or nearly. Issued earlier they would share the tensor cores,
+ * and both groups be left with exponentials at the same time. The first group's first turn is given at the start. */
 FL_DEVICE void take_turn(int32_t group) {
     fl_named_barrier_wait(1 + group, 2 * GROUP_THREADS);
 }
@@ -480,10 +509,16 @@ FL_DEVICE void finish_task(const fl_prefill_call *c, prefill_task task, int32_t 
     else write_sums(state, o, run);
 }
 
-/* The next tile of keys is there; false: the task's end is. */
-template <class SHARED> FL_DEVICE bool wait_for_keys(SHARED *s, const ring_place<SHARED::STAGES> *k) {
+template <class SHARED> FL_DEVICE void wait_for_keys(SHARED *s, const ring_place<SHARED::STAGES> *k) {
     fl_barrier_wait(&s->k_full[k->stage], k->parity);
-    return __any_sync(~0u, !(s->step[k->stage].flags & STEP_END));
+}
+
+/* Behind the last tile for what is there already, the V in use: a wait on one side of a branch only would keep
+ * descriptors out of uniform registers. */
+template <class SHARED>
+FL_DEVICE void wait_for_more_keys(SHARED *s, bool more, const ring_places<SHARED::STAGES> *at) {
+    fl_barrier_wait(more ? &s->k_full[at->k.stage] : &s->v_full[at->v.stage],
+                    more ? at->k.parity : at->v.parity);
 }
 
 template <int NOPE, int ROPE, int V, class SHARED>
@@ -503,7 +538,8 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     run.bias = c->key_bias ? c->key_bias[task.head] : 0;
     run.zero = (uint32_t)(c->keys.n_keys >> 31); /* 0, for there is no negative number of keys */
     start_sums(o, &run);
-    if (!wait_for_keys(shared, &at->k)) {
+    wait_for_keys(shared, &at->k);
+    if (shared->step[at->k.stage].flags & STEP_NONE) {
         release(&shared->k_empty[at->k.stage]);
         at->k.advance();
         if (!has_rows || !(c->first || c->last)) return;
@@ -518,12 +554,12 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     if (!c->first && has_rows) read_sums(state, o, &run);
     fl_wgmma_wait<0>();
     fl_wgmma_pin(s);
-    weigh(shared, at->k.stage, s, row_ranges, &run);
+    bool more = weigh(shared, at->k.stage, s, row_ranges, &run);
     at->k.advance();
     soften<TURNS>(s, &run);
     shrink(o, &run);
     pack_weights(p, s);
-    bool more = wait_for_keys(shared, &at->k);
+    if (more) wait_for_keys(shared, &at->k);
     while (more) {
         uint64_t k = fl_wgmma_k_major(shared->k[uniform(at->k.stage)][0]),
                  v = fl_wgmma_mn_major(shared->v[uniform(at->v.stage)][0], CHUNK_BYTES);
@@ -534,12 +570,12 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         issue_values(o, p, v);
         fl_wgmma_wait<1>();
         fl_wgmma_pin(s);
-        weigh(shared, at->k.stage, s, row_ranges, &run);
+        more = weigh(shared, at->k.stage, s, row_ranges, &run);
         if (TURNS) pass_turn(group); /* P V is about done */
         at->k.advance();
         if (!TURNS) soften<false>(s, &run);
         if (!TURNS) fl_wgmma_pin(s);
-        more = wait_for_keys(shared, &at->k); /* here, for the compiler takes no exponential past a loop */
+        wait_for_more_keys(shared, more, at); /* here, for the compiler takes no exponential past a loop */
         fl_wgmma_wait<0>();
         fl_wgmma_pin(o);
         fl_wgmma_pin(s); /* P is packed after the product that reads the last one */
@@ -549,9 +585,6 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         if (TURNS) soften<true>(s, &run);
         pack_weights(p, s);
     }
-    release(&shared->k_empty[at->k.stage]);
-    at->k.advance();
-    release(&shared->q_empty);
     at->q_parity ^= 1;
     fl_barrier_wait(&shared->v_full[at->v.stage], at->v.parity);
     issue_values(o, p, fl_wgmma_mn_major(shared->v[uniform(at->v.stage)][0], CHUNK_BYTES));
