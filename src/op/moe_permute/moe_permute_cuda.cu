@@ -2,11 +2,12 @@
  *
  * Pairs are cut into chunks of CHUNK, one block each; a warp has CHUNK / 8 of them, in order, 32 at a time. Inside a
  * chunk a pair's rank among those of its expert is: those of earlier warps, those of its warp's earlier steps, those of
- * lower lanes in its step. Calls of one chunk (decoding) sort in one launch. Others count first:
+ * lower lanes in its step. Calls of one chunk (decoding) sort in one launch. Others count first, and if there are few
+ * counts every placing block adds them up by itself, which takes less time than two more launches:
  *   count_kernel   the pairs of each expert in each chunk          workspace counts[expert][chunk]
- *   scan_kernel    in place: those of the expert in earlier chunks; totals[expert]
- *   groups_kernel  first place of each expert                      group_rows
- *   place_kernel   group_rows[expert] + counts[expert][chunk] + rank
+ *   scan_kernel    many: in place: those of the expert in earlier chunks; totals[expert]
+ *   groups_kernel  many: first place of each expert                group_rows
+ *   place_kernel   group_rows[expert] + those of the expert in earlier chunks + rank
  * The gather reads each row once and writes it top_k times; it is what the time goes to, and memory bounds it. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
@@ -18,12 +19,14 @@ enum {
     STEPS = CHUNK / THREADS,
     UNIT = 8,
     UNITS_EACH = 1,
-    ROWS_EACH = 2
+    ROWS_EACH = 2,
+    COUNTS_FEW = 1 << 14
 };
 
 typedef struct params {
     const int32_t *ids;
     int32_t n_pairs, n_experts, n_chunks;
+    bool few;        /* counts: place_kernel adds them up */
     int32_t *counts; /* [n_experts][n_chunks]; NULL: one chunk */
     int32_t *totals; /* [n_experts] */
     int32_t *group_rows, *place;
@@ -158,7 +161,38 @@ static __global__ void __launch_bounds__(THREADS) groups_kernel(const params p) 
     for (int32_t e = threadIdx.x; e <= p.n_experts; e += THREADS) p.group_rows[e] = totals[e];
 }
 
-/* Shared: [WARPS + 1][n_experts] and one more. */
+/* base[expert] becomes the first place of this chunk's pairs; `before` [n_experts]. A warp EACH experts at a time. */
+FL_DEVICE void add_chunks(const params &p, int32_t *base, int32_t *before) {
+    enum { EACH = 4 };
+    int32_t lane = threadIdx.x % 32;
+    for (int32_t first = threadIdx.x / 32 * EACH; first < p.n_experts; first += WARPS * EACH) {
+        int32_t all[EACH] = {0, 0, 0, 0}, earlier[EACH] = {0, 0, 0, 0};
+        for (int32_t i = lane; i < p.n_chunks; i += 32)
+#pragma unroll
+            for (int32_t k = 0; k < EACH; k++) {
+                int32_t count = first + k < p.n_experts ? __ldg(p.counts + (first + k) * p.n_chunks + i) : 0;
+                all[k] += count;
+                earlier[k] += i < (int32_t)blockIdx.x ? count : 0;
+            }
+#pragma unroll
+        for (int32_t k = 0; k < EACH; k++) {
+            all[k] = __reduce_add_sync(~0u, all[k]);
+            earlier[k] = __reduce_add_sync(~0u, earlier[k]);
+            if (lane != 0 || first + k >= p.n_experts) continue;
+            base[first + k] = all[k];
+            before[first + k] = earlier[k];
+        }
+    }
+    __syncthreads();
+    scan_experts(base, p.n_experts);
+    for (int32_t e = threadIdx.x; blockIdx.x == 0 && e <= p.n_experts; e += THREADS)
+        p.group_rows[e] = base[e];
+    __syncthreads();
+    for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS) base[e] += before[e];
+    __syncthreads();
+}
+
+/* Shared: [WARPS + 1][n_experts] and one more; with few counts [n_experts] besides. */
 static __global__ void __launch_bounds__(THREADS) place_kernel(const params p) {
     extern __shared__ int32_t shared[];
     int32_t *counts = shared, *base = shared + WARPS * p.n_experts, experts[STEPS], ranks[STEPS];
@@ -166,7 +200,9 @@ static __global__ void __launch_bounds__(THREADS) place_kernel(const params p) {
     rank_in_warps(p, counts, experts, ranks);
     __syncthreads();
     add_warps(p, counts, base);
-    if (p.counts) {
+    if (p.few) {
+        add_chunks(p, base, base + p.n_experts + 1);
+    } else if (p.counts) {
         for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS)
             base[e] = p.group_rows[e] + p.counts[(int64_t)e * p.n_chunks + blockIdx.x];
         __syncthreads();
@@ -242,10 +278,13 @@ static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a) {
         p.totals = (int32_t *)cuda->workspace;
         p.counts = p.totals + a->n_experts;
         count_kernel<<<(uint32_t)p.n_chunks, THREADS, expert_bytes, cuda->stream>>>(p);
-        scan_kernel<<<(uint32_t)a->n_experts, THREADS, 0, cuda->stream>>>(p);
-        groups_kernel<<<1, THREADS, 0, cuda->stream>>>(p);
+        p.few = (int64_t)p.n_chunks * p.n_experts <= COUNTS_FEW;
+        if (!p.few) {
+            scan_kernel<<<(uint32_t)a->n_experts, THREADS, 0, cuda->stream>>>(p);
+            groups_kernel<<<1, THREADS, 0, cuda->stream>>>(p);
+        }
     }
-    size_t shared_bytes = (WARPS + 1) * expert_bytes + sizeof(int32_t);
+    size_t shared_bytes = (WARPS + 1 + p.few) * expert_bytes + sizeof(int32_t);
     place_kernel<<<(uint32_t)p.n_chunks, THREADS, shared_bytes, cuda->stream>>>(p);
     return FL_CUDA_LAUNCHED("moe_permute, sorting");
 }
