@@ -29,7 +29,7 @@ fl_err fl_cuda_check(cudaError_t error, const char *what) {
 
 fl_err fl_cuda_check_blas(cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS) return FL_ERR_OK;
-    return FL_FAIL(FL_ERR_DEVICE, "cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
+    return FL_FAIL(FL_ERR_DEVICE, "cuBLASLt: %s: %s", what, fl_blas.GetStatusString(status));
 }
 
 /* ---- memory ---- */
@@ -111,7 +111,7 @@ static void cuda_close(fl_backend *be) {
     fl_cuda *cuda = fl_cuda_of(be);
     fl_cuda_stage_close(cuda);
     fl_blas_plans_close(cuda->plans);
-    if (cuda->blas) cublasLtDestroy(cuda->blas);
+    if (cuda->blas) fl_blas.Destroy(cuda->blas);
     cudaFree(cuda->workspace);
     cudaFree(cuda->fault);
     if (cuda->disturbing) cudaStreamDestroy(cuda->disturbing);
@@ -148,7 +148,8 @@ static fl_err open_parts(fl_cuda *cuda, int32_t n_threads) {
     FL_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     FL_CUDA_TRY(
         cudaDeviceGetAttribute(&cuda->n_multiprocessors, cudaDevAttrMultiProcessorCount, cuda->device));
-    FL_CUDA_BLAS_TRY(cublasLtCreate(&cuda->blas));
+    FL_TRY(fl_cuda_blas_load());
+    FL_CUDA_BLAS_TRY(fl_blas.Create(&cuda->blas));
     FL_TRY(fl_blas_plans_open(&cuda->plans));
     cuda->workspace_bytes = WORKSPACE_BYTES;
     FL_TRY(cuda_alloc(&cuda->base, cuda->workspace_bytes, &cuda->workspace));

@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 #include "backend/backend.h"
+#include "backend/cuda/cuda_blas.h"
 
 /* What a kernel found wrong with data that the host cannot look at; told by the next wait. */
 typedef enum fl_cuda_fault {

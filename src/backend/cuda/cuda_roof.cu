@@ -31,7 +31,7 @@ static __global__ void fill_kernel(fl_bf16 *x, int64_t n) {
 static fl_err multiply(const roof *r) {
     const float one = 1, zero = 0;
     uint8_t *a = r->memory, *b = a + (int64_t)SIDE * SIDE * 2, *c = b + (int64_t)SIDE * SIDE * 2;
-    return fl_cuda_check_blas(cublasLtMatmul(r->cuda->blas, r->product, &one, a, r->layout, b, r->layout,
+    return fl_cuda_check_blas(fl_blas.Matmul(r->cuda->blas, r->product, &one, a, r->layout, b, r->layout,
                                              &zero, c, r->layout, c, r->layout, NULL, r->cuda->workspace,
                                              (size_t)r->cuda->workspace_bytes, r->cuda->stream),
                               "the roof's product");
@@ -67,10 +67,10 @@ static fl_err open_parts(roof *r) {
     FL_TRY(FL_CUDA_LAUNCHED("the roof's matrices"));
     FL_CUDA_TRY(cudaEventCreate(&r->begin));
     FL_CUDA_TRY(cudaEventCreate(&r->end));
-    FL_CUDA_BLAS_TRY(cublasLtMatmulDescCreate(&r->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    FL_CUDA_BLAS_TRY(cublasLtMatmulDescSetAttribute(r->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+    FL_CUDA_BLAS_TRY(fl_blas.MatmulDescCreate(&r->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    FL_CUDA_BLAS_TRY(fl_blas.MatmulDescSetAttribute(r->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                                     sizeof transposed));
-    FL_CUDA_BLAS_TRY(cublasLtMatrixLayoutCreate(&r->layout, CUDA_R_16BF, SIDE, SIDE, SIDE));
+    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutCreate(&r->layout, CUDA_R_16BF, SIDE, SIDE, SIDE));
     return FL_ERR_OK;
 }
 
@@ -87,8 +87,8 @@ fl_err fl_cuda_roof(fl_backend *be, fl_roof *out) {
     out->bytes_per_s = 2.0 * (double)copy_bytes / copy_s;
     out->format = "bf16";
 fail:
-    if (r.layout) cublasLtMatrixLayoutDestroy(r.layout);
-    if (r.product) cublasLtMatmulDescDestroy(r.product);
+    if (r.layout) fl_blas.MatrixLayoutDestroy(r.layout);
+    if (r.product) fl_blas.MatmulDescDestroy(r.product);
     if (r.begin) cudaEventDestroy(r.begin);
     if (r.end) cudaEventDestroy(r.end);
     if (r.memory) be->free(be, r.memory, r.bytes);

@@ -61,7 +61,7 @@ static key key_of(const fl_product *p) {
 
 static fl_err prefer(cublasLtMatmulPreference_t wish, cublasLtMatmulPreferenceAttributes_t what,
                      const void *value, size_t bytes) {
-    FL_CUDA_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(wish, what, value, bytes));
+    FL_CUDA_BLAS_TRY(fl_blas.MatmulPreferenceSetAttribute(wish, what, value, bytes));
     return FL_ERR_OK;
 }
 
@@ -70,7 +70,7 @@ static fl_err make_wish(const fl_cuda *cuda, const key *s, cublasLtMatmulPrefere
     const uint64_t bytes = (uint64_t)cuda->workspace_bytes;
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t align[] = {(uint32_t)s->w_align, (uint32_t)s->x_align, (uint32_t)s->y_align};
-    FL_CUDA_BLAS_TRY(cublasLtMatmulPreferenceInit(wish));
+    FL_CUDA_BLAS_TRY(fl_blas.MatmulPreferenceInit_internal(wish, sizeof(cublasLtMatmulPreferenceOpaque_t)));
     FL_TRY(prefer(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
     FL_TRY(prefer(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
     FL_TRY(prefer(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0], sizeof align[0]));
@@ -81,7 +81,7 @@ static fl_err make_wish(const fl_cuda *cuda, const key *s, cublasLtMatmulPrefere
 
 static fl_err describe(cublasLtMatmulDescOpaque_t *product, cublasLtMatmulDescAttributes_t what,
                        const void *value, size_t bytes) {
-    FL_CUDA_BLAS_TRY(cublasLtMatmulDescSetAttribute(product, what, value, bytes));
+    FL_CUDA_BLAS_TRY(fl_blas.MatmulDescSetAttribute(product, what, value, bytes));
     return FL_ERR_OK;
 }
 
@@ -102,14 +102,18 @@ static fl_err make_plan(fl_cuda *cuda, const fl_product *p, const key *s, plan *
     cublasLtMatmulPreferenceOpaque_t wish;
     cublasLtMatmulHeuristicResult_t found;
     int n_found = 0;
-    FL_CUDA_BLAS_TRY(cublasLtMatmulDescInit(&out->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    FL_CUDA_BLAS_TRY(fl_blas.MatmulDescInit_internal(&out->product, sizeof(cublasLtMatmulDescOpaque_t),
+                                                     CUBLAS_COMPUTE_32F, CUDA_R_32F));
     FL_TRY(describe(&out->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     if (s->scaled) FL_TRY(set_scales(&out->product, p));
-    FL_CUDA_BLAS_TRY(cublasLtMatrixLayoutInit(&out->w, type, s->k, s->n, s->k));
-    FL_CUDA_BLAS_TRY(cublasLtMatrixLayoutInit(&out->x, type, s->k, s->rows, s->x_stride));
-    FL_CUDA_BLAS_TRY(cublasLtMatrixLayoutInit(&out->y, y_type, s->n, s->rows, s->y_stride));
+    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->w, sizeof(cublasLtMatrixLayoutOpaque_t), type,
+                                                       s->k, s->n, s->k));
+    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->x, sizeof(cublasLtMatrixLayoutOpaque_t), type,
+                                                       s->k, s->rows, s->x_stride));
+    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->y, sizeof(cublasLtMatrixLayoutOpaque_t), y_type,
+                                                       s->n, s->rows, s->y_stride));
     FL_TRY(make_wish(cuda, s, &wish));
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(cuda->blas, &out->product, &out->w, &out->x,
+    cublasStatus_t status = fl_blas.MatmulAlgoGetHeuristic(cuda->blas, &out->product, &out->w, &out->x,
                                                            &out->y, &out->y, &wish, 1, &found, &n_found);
     out->possible = status == CUBLAS_STATUS_SUCCESS && n_found > 0 && found.state == CUBLAS_STATUS_SUCCESS;
     if (out->possible) out->algo = found.algo;
@@ -149,7 +153,7 @@ fl_err fl_product_blas(fl_cuda *cuda, const fl_product *p, bool *done) {
     *done = plan->possible;
     if (!plan->possible) return FL_ERR_OK;
     if (p->w_scale) FL_TRY(set_scales(&plan->product, p)); /* other pointers than last time */
-    FL_CUDA_BLAS_TRY(cublasLtMatmul(cuda->blas, &plan->product, &one, p->w, &plan->w, p->x, &plan->x, &zero,
+    FL_CUDA_BLAS_TRY(fl_blas.Matmul(cuda->blas, &plan->product, &one, p->w, &plan->w, p->x, &plan->x, &zero,
                                     p->y, &plan->y, p->y, &plan->y, &plan->algo, cuda->workspace,
                                     (size_t)cuda->workspace_bytes, cuda->stream));
     return FL_ERR_OK;
