@@ -59,6 +59,7 @@ struct fl_backend {
     fl_err (*record_end)(fl_backend *be, fl_recording **out);
     fl_err (*replay)(fl_backend *be, const fl_recording *recording);
     void (*recording_close)(fl_backend *be, fl_recording *recording);
+    int64_t (*free_bytes)(fl_backend *be);                 /* of the device; NULL on host backends */
     void (*seal)(fl_backend *be);                          /* or NULL: gives back what only loading needs */
     fl_err (*fill)(fl_backend *be, const fl_fill_args *a); /* in the order of the ops; NULL on "count" */
     void (*close)(fl_backend *be);

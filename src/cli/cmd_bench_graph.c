@@ -27,17 +27,19 @@ static fl_err parse_shape(const char *text, shape *out) {
 static fl_err print(const fl_options *o, const shape *s, const fl_graph_bench *c, const char *backend) {
     if (o->json)
         return fl_cli_print_json(json_pack(
-            "{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:I, s:s}", "backend", backend, "rows", (json_int_t)s->rows,
-            "pos", (json_int_t)s->pos, "runs", (int)o->runs, "eager_s", c->eager_s, "graph_s", c->graph_s,
-            "first_graph_s", c->first_graph_s, "n_different", (json_int_t)c->n_different, "fault", c->fault));
+            "{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:I, s:I, s:s}", "backend", backend, "rows",
+            (json_int_t)s->rows, "pos", (json_int_t)s->pos, "runs", (int)o->runs, "eager_s", c->eager_s,
+            "graph_s", c->graph_s, "first_graph_s", c->first_graph_s, "graph_bytes",
+            (json_int_t)c->graph_bytes, "n_different", (json_int_t)c->n_different, "fault", c->fault));
     printf("%s, %lld rows at position %lld; median of %d steps\n\n", backend, (long long)s->rows,
            (long long)s->pos, (int)o->runs);
     printf("op by op   %s\n", fl_format_seconds(c->eager_s).s);
     if (c->fault[0]) {
         printf("as graph   not recorded: %s\n", c->fault);
     } else {
-        printf("as graph   %s, %.2f times as fast; the first took %s\n", fl_format_seconds(c->graph_s).s,
-               c->eager_s / c->graph_s, fl_format_seconds(c->first_graph_s).s);
+        printf("as graph   %s, %.2f times as fast; the first took %s and %s\n",
+               fl_format_seconds(c->graph_s).s, c->eager_s / c->graph_s,
+               fl_format_seconds(c->first_graph_s).s, fl_format_bytes(c->graph_bytes).s);
         printf("logits     %lld differ\n", (long long)c->n_different);
     }
     return FL_ERR_OK;

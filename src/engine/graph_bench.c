@@ -64,6 +64,11 @@ static fl_err run_many(check *c, int32_t runs, double *median_s) {
     return FL_ERR_OK;
 }
 
+static int64_t free_bytes(const check *c) {
+    fl_backend *be = c->e->be;
+    return be->free_bytes ? be->free_bytes(be) : 0;
+}
+
 static fl_err run_both(check *c, int32_t runs, fl_graph_bench *out) {
     const uint32_t *found = c->e->logits_memory, *wanted = (const uint32_t *)c->wanted;
     int64_t n = (int64_t)c->rows * c->e->config->vocab_size;
@@ -73,7 +78,9 @@ static fl_err run_both(check *c, int32_t runs, fl_graph_bench *out) {
     memcpy(c->wanted, found, (size_t)n * sizeof(float));
     c->step.graphs = c->e->graphs;
     FL_TRY(run(c, &plain_s));
+    int64_t before = free_bytes(c);
     FL_TRY(run(c, &out->first_graph_s));
+    out->graph_bytes = before - free_bytes(c);
     FL_TRY(run_many(c, runs, &out->graph_s));
     for (int64_t i = 0; i < n; i++) out->n_different += found[i] != wanted[i];
     const char *fault = fl_graphs_get_info(c->e->graphs).fault;

@@ -6,6 +6,7 @@
 
 typedef struct fl_graph_bench {
     double eager_s, graph_s, first_graph_s; /* a step, median; first: recording, making and running it */
+    int64_t graph_bytes;                    /* device memory that the driver took for it */
     int64_t n_different;                    /* logits that are not the same bits */
     char fault[256];                        /* why it was not recorded; "" = it was */
 } fl_graph_bench;

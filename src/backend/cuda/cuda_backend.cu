@@ -103,6 +103,12 @@ static fl_err cuda_download(fl_backend *be, void *to, const void *from, int64_t 
 
 /* ---- opening ---- */
 
+static int64_t cuda_free_bytes(fl_backend *be) {
+    (void)be;
+    size_t free_bytes = 0, total_bytes = 0;
+    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
+}
+
 static void cuda_seal(fl_backend *be) {
     fl_cuda_stage_close(fl_cuda_of(be));
 }
@@ -180,6 +186,7 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->record_end = fl_cuda_record_end;
     be->replay = fl_cuda_replay;
     be->recording_close = fl_cuda_recording_close;
+    be->free_bytes = cuda_free_bytes;
     be->seal = cuda_seal;
     be->fill = fl_cuda_fill;
     be->close = cuda_close;

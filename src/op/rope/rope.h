@@ -1,10 +1,11 @@
 /* rope: y = scale * [x_nope | R(pos) x_pe] per row and head, rounded to act once. Interleaved pairs: for i <
  * rope_dim/2 y[2i] = x[2i] c - x[2i+1] s,  y[2i+1] = x[2i] s + x[2i+1] c,  c = table[r][i].cos, s =
  * table[r][i].sin. The table holds one rotation a row (made in double by the engine: positions and YaRN are
- * its business). Heads lie side by side, or x_head_stride and y_head_stride apart: a part of wider heads. For queries `scale` is softmax_scale * log2(e): all attention scores in firstlight are
- * exponents of 2. For k_pe scale is 1. Tolerance: 2e-6 relative to the pair's norm for f32, one bf16 rounding
- * (2^-8) for bf16. Cost: flops rows n_heads (nope_dim + 4 rope_dim); bytes rows (n_heads (nope_dim +
- * rope_dim) (4 + act) + 4 rope_dim). */
+ * its business). Heads lie side by side, or x_head_stride and y_head_stride apart: a part of wider heads. For
+ * queries `scale` is softmax_scale * log2(e): all attention scores in firstlight are exponents of 2. For k_pe
+ * scale is 1. Tolerance: 2e-6 relative to the pair's norm for f32, one bf16 rounding (2^-8) for bf16. Cost:
+ * flops rows n_heads (nope_dim + 4 rope_dim); bytes rows (n_heads (nope_dim + rope_dim) (4 + act) + 4
+ * rope_dim). */
 #ifndef FL_OP_ROPE_H
 #define FL_OP_ROPE_H
 
