@@ -1,0 +1,463 @@
+/* attn_absorbed, CUDA, the kernel of attn_absorbed_ring.cuh: its sizes, how chunks of keys come to shared memory, how codes
+ * become operands, and the scores of a page. */
+#ifndef FL_OP_ATTN_ABSORBED_RING_SCORES_CUH
+#define FL_OP_ATTN_ABSORBED_RING_SCORES_CUH
+
+#include "op/attn_absorbed/attn_absorbed_cuda.cuh"
+
+enum {
+    RING_LATENT = 512,
+    RING_ROPE = 64,
+    RING_WIDTH = RING_LATENT + RING_ROPE,
+    QUARTER = RING_LATENT / QUARTERS,   /* latent dimensions */
+    SLICE = RING_LATENT / WARPS,        /* latent dimensions of a warp in O */
+    RING_GROUPS_MAX = RING_LATENT / 32, /* of int4 */
+    ROW = 128                           /* bytes of a key in one copied box */
+};
+
+/* How pages are stored. */
+enum { RING_INT4_64, RING_INT4_32, RING_FP8, RING_BF16 };
+
+/* Sizes that follow from it. */
+template <int FORM> struct ring {
+    enum {
+        INT4 = FORM == RING_INT4_64 || FORM == RING_INT4_32,
+        BOXES = INT4               ? 2
+                : FORM == RING_FP8 ? 4
+                                   : 8, /* of a key's latent */
+        KEYS = INT4 ? 64 : 32,          /* of a chunk */
+        PARTS = PAGE / KEYS,            /* chunks of a page */
+        STAGES = INT4               ? 3
+                 : FORM == RING_FP8 ? 4
+                                    : 5,
+        BLOCKS = FORM == RING_BF16 ? 1 : 2,            /* a multiprocessor */
+        BOX = KEYS * ROW,                              /* bytes */
+        K_PE = BOXES * BOX,                            /* offset in a stage */
+        REST = K_PE + BOX,                             /* offset of scales and outliers */
+        GROUP = FORM == RING_INT4_32 ? 32 : 64,        /* int4: dimensions that share a scale */
+        GROUPS = INT4 ? (int)QUARTER / (int)GROUP : 1, /* of a quarter */
+        SLICE_GROUPS = FORM == RING_INT4_32 ? 2 : 1,   /* of a warp's slice, at least */
+        KEY_GROUPS = INT4 ? (int)RING_LATENT / (int)GROUP : 4
+    };
+};
+
+/* Of a launch. */
+typedef struct ring_params {
+    CUtensorMap latent, k_pe; /* in 16-bit elements: bytes of a key's latent / 2, keys, pages */
+    int32_t rest_bytes;       /* scales and outliers of a chunk */
+    int32_t stage_bytes;
+    params p;
+} ring_params;
+
+/* The thread that starts copies: what is left to start. */
+typedef struct feed {
+    uint32_t seen; /* pages */
+    int32_t chunk; /* the next one's number */
+} feed;
+
+/* Shared memory. */
+typedef struct ring_board {
+    board b;
+    uint64_t full[8];
+    task t;
+    feed f;
+    uint4 k_pe[QUARTERS][32]; /* operands, which registers have no room for: q's k_pe */
+    /* int4, the latter half times a power of two, `up` * 2^-24, lane by lane */
+    uint4 sums_of_groups[2][32];
+    uint2 outliers[32];
+    float4 kept[32];                    /* warp 0's columns of O of outliers */
+    float tops[QUARTERS][LANES];        /* largest |q| of a row's quarter */
+    float sums[LANES][RING_GROUPS_MAX]; /* of q in groups, outliers aside */
+    float down[LANES];                  /* what S has to be multiplied by */
+} ring_board;
+
+/* ---- chunks to shared memory ----------------------------------------------------------------------------------- */
+
+template <int FORM>
+FL_DEVICE void feed_chunk(const ring_params &r, const task &t, uint8_t *stages, uint64_t *full, feed *f) {
+    typedef ring<FORM> R;
+    if (f->seen == 0) return;
+    int32_t page = t.pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % R::STAGES;
+    uint8_t *to = stages + stage * r.stage_bytes;
+    fl_barrier_expect(full + stage, (uint32_t)(R::REST + r.rest_bytes));
+    for (int32_t i = 0; i < R::BOXES; i++)
+        fl_tma_load_3d(to + i * R::BOX, &r.latent, full + stage, i * (ROW / 2), part * R::KEYS, page);
+    fl_tma_load_3d(to + R::K_PE, &r.k_pe, full + stage, 0, part * R::KEYS, page);
+    if (FORM != RING_BF16)
+        fl_bulk_load(to + R::REST, fl_kv_piece_at(r.p.kv, page) + r.p.kv.scales_bytes + part * r.rest_bytes,
+                     (uint32_t)r.rest_bytes, full + stage);
+    f->chunk++;
+    if (part == R::PARTS - 1) f->seen &= f->seen - 1;
+}
+
+/* 16 bytes of a key in a copied box. */
+FL_DEVICE const uint8_t *piece_of(const uint8_t *box, int32_t key, int32_t piece) {
+    return box + key * ROW + (piece ^ key % 8) * 16;
+}
+
+/* Keys behind the last row's position: what is stored there may be NaN, weight 0 or not. Scales of int4 and fp8,
+ * outliers, latents of bf16 become zeros. */
+template <int FORM>
+FL_DEVICE void blank_keys(const ring_params &r, const task &t, int32_t page, uint8_t *const (&chunks)[2]) {
+    typedef ring<FORM> R;
+    int32_t there = t.last_pos + 1 - (t.split * SPLIT + page * PAGE);
+#pragma unroll
+    for (int32_t part = 0; part < R::PARTS; part++) {
+        int32_t first = max(there - part * R::KEYS, 0);
+        if (FORM == RING_BF16) {
+            for (int32_t i = threadIdx.x; i < R::BOXES * R::KEYS * (ROW / 16); i += THREADS)
+                if (i / (ROW / 16) % R::KEYS >= first)
+                    *(uint4 *)(chunks[part] + i * 16) = make_uint4(0, 0, 0, 0);
+            continue;
+        }
+        uint32_t *scales = (uint32_t *)(chunks[part] + R::REST);
+        for (int32_t i = threadIdx.x; i < R::KEYS * R::KEY_GROUPS; i += THREADS)
+            if (i / R::KEY_GROUPS >= first) scales[i] = 0;
+        if (!R::INT4) continue;
+        uint16_t *kept = (uint16_t *)(scales + R::KEYS * R::KEY_GROUPS);
+        for (int32_t i = threadIdx.x; i < R::KEYS * r.p.kv.n_outliers; i += THREADS)
+            if (i / r.p.kv.n_outliers >= first) kept[i] = 0;
+    }
+}
+
+/* ---- codes to operands ----------------------------------------------------------------------------------------- */
+
+/* Nibbles 0, 1, 2, 3 of both halves of a word: f16x2 of 2^-24, 2^-20, 2^-24, 2^-20 of their values. */
+FL_DEVICE void halves_of_int4(uint32_t codes, uint32_t (&x)[4]) {
+    x[0] = codes & 0x000f000fu;
+    x[1] = codes & 0x00f000f0u;
+    codes >>= 8;
+    x[2] = codes & 0x000f000fu;
+    x[3] = codes & 0x00f000f0u;
+}
+
+/* The low and the high bytes of both halves of a word of e4m3, each pair a bf16x2 of 2^-120 of their values. */
+FL_DEVICE void bf16_of_fp8(uint32_t codes, uint32_t (&x)[2]) {
+    x[0] = ((codes << 8) & 0x80008000u) | ((codes << 4) & 0x07f007f0u);
+    x[1] = (codes & 0x80008000u) | ((codes >> 4) & 0x07f007f0u);
+}
+
+#define FL_RING_HALF 0x1p60f /* see the file's comment */
+
+/* ---- scores ---------------------------------------------------------------------------------------------------- */
+
+/* Of a thread: rows lane / 4 and + 8 of q, the warp's quarter; int4: times a power of two. */
+typedef struct ring_q {
+    uint32_t latent[8][4];
+} ring_q;
+
+FL_DEVICE float bf16_at(const uint16_t *x) {
+    return fl_kv_f32_of_bf16(*x);
+}
+
+/* Over the four threads of a row. */
+FL_DEVICE float row_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+FL_DEVICE float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+/* Where a row of q lies, NULL if the lane is not there. */
+FL_DEVICE const uint16_t *q_row(const params &p, const task &t, int32_t half) {
+    int32_t lane = threadIdx.x % 32 / 4 + 8 * half;
+    return lane < t.n_lanes ? p.q + (t.first_line + lane) * RING_WIDTH : NULL;
+}
+
+/* The thread's 8 dimensions of piece j of 32 of its quarter. */
+FL_DEVICE void q_run(const uint16_t *row, int32_t j, float (&x)[8]) {
+    int32_t quarter = threadIdx.x / 32 % QUARTERS, t = threadIdx.x % 4;
+    uint4 run = make_uint4(0, 0, 0, 0);
+    if (row) run = *(const uint4 *)(row + quarter * QUARTER + j * 32 + t * 8);
+    fl_kv_decode8_bf16(run, x);
+}
+
+/* int4: each quarter's largest |q|; the barrier after it is the caller's. */
+FL_DEVICE void find_tops(const params &p, const task &t, ring_board *rb) {
+    int32_t quarter = threadIdx.x / 32 % QUARTERS, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int32_t half = 0; half < 2; half++) {
+        const uint16_t *row = q_row(p, t, half);
+        float x[8], top = 0;
+#pragma unroll
+        for (int32_t j = 0; j < 4; j++) {
+            q_run(row, j, x);
+#pragma unroll
+            for (int32_t i = 0; i < 8; i++) top = fmaxf(top, fabsf(x[i]));
+        }
+        top = row_max(top);
+        if (lane % 4 == 0 && threadIdx.x / 32 < QUARTERS) rb->tops[quarter][lane / 4 + 8 * half] = top;
+    }
+}
+
+/* Power of two that brings the largest latent q of a row to 2^14: f16 has all bits of it. */
+FL_DEVICE float scale_up(const ring_board *rb, int32_t lane) {
+    float top = 0;
+#pragma unroll
+    for (int32_t i = 0; i < QUARTERS; i++) top = fmaxf(top, rb->tops[i][lane]);
+    uint32_t exponent = min(max(__float_as_uint(top) >> 23, 40u), 228u);
+    return __uint_as_float((268u - exponent) << 23);
+}
+
+/* int4: the thread's row `half`. Leaves the sums of the quarter's groups on the board. */
+template <int FORM>
+FL_DEVICE void open_q_int4(const params &p, const uint16_t *row, int32_t half, ring_board *rb, ring_q *q) {
+    typedef ring<FORM> R;
+    int32_t quarter = threadIdx.x / 32 % QUARTERS, t = threadIdx.x % 4,
+            lane = threadIdx.x % 32 / 4 + 8 * half;
+    float up = scale_up(rb, lane), low_up = up * 0x1p-24f, sum[R::GROUPS] = {}, kept[2] = {0, 0};
+    rb->down[lane] = 1 / low_up;
+#pragma unroll
+    for (int32_t j = 0; j < 4; j++) {
+        float x[8];
+        q_run(row, j, x);
+#pragma unroll
+        for (int32_t i = 0; i < 8; i++) {
+            sum[j * 32 / R::GROUP] += x[i] * low_up;
+            x[i] *= i % 2 ? up * 0.0625f : up;
+        }
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++)
+            q->latent[2 * j + i / 2][i % 2 * 2 + half] = fl_pack_f16(x[i], x[i + 4]);
+    }
+#pragma unroll
+    for (int32_t i = 0; i < R::GROUPS; i++) sum[i] = row_sum(sum[i]);
+    for (int32_t k = 0; k < p.kv.n_outliers; k++) {
+        float x = row ? bf16_at(row + p.kv.outliers[k]) * low_up : 0;
+#pragma unroll
+        for (int32_t i = 0; i < R::GROUPS; i++)
+            if (p.kv.outliers[k] / R::GROUP == quarter * R::GROUPS + i) sum[i] -= x;
+        if (k == 2 * t) kept[0] = x;
+        if (k == 2 * t + 1) kept[1] = x;
+    }
+    uint32_t *operands = (uint32_t *)&rb->outliers[threadIdx.x % 32];
+    operands[half] = fl_pack_bf16(kept[0], kept[1]);
+    operands = (uint32_t *)&rb->k_pe[quarter][threadIdx.x % 32];
+    if (t == 0 && threadIdx.x / 32 < QUARTERS)
+#pragma unroll
+        for (int32_t i = 0; i < R::GROUPS; i++) rb->sums[lane][quarter * R::GROUPS + i] = sum[i];
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        uint32_t run = row ? *(const uint32_t *)(row + RING_LATENT + quarter * 16 + 2 * t + 8 * i) : 0;
+        operands[2 * i + half] =
+            fl_pack_bf16(fl_low_of_bf16x2(run) * low_up, fl_high_of_bf16x2(run) * low_up);
+    }
+}
+
+/* int4, after a barrier: sums of all groups as an operand: f16 and remainders of 8 groups, or f16 of 16 and then their
+ * remainders. */
+template <int FORM> FL_DEVICE void open_sums(ring_board *rb) {
+    constexpr bool eight = ring<FORM>::KEY_GROUPS == 8;
+    uint32_t *operands[2] = {(uint32_t *)&rb->sums_of_groups[0][threadIdx.x % 32],
+                             (uint32_t *)&rb->sums_of_groups[1][threadIdx.x % 32]};
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++) {
+        int32_t lane = threadIdx.x % 32 / 4 + i % 2 * 8, pair = threadIdx.x % 4 + (eight ? 0 : i / 2 * 4);
+        float low = rb->sums[lane][2 * pair], high = rb->sums[lane][2 * pair + 1];
+        uint32_t near = fl_pack_f16(low, high);
+        uint32_t rest = fl_pack_f16(low - fl_low_of_f16x2(near), high - fl_high_of_f16x2(near));
+        operands[0][i] = eight && i >= 2 ? rest : near;
+        operands[1][i] = rest;
+    }
+}
+
+/* fp8: steps of 16 bytes of a key, of which this thread has 4; bf16: 16 dimensions of every fourth 16. */
+template <int FORM>
+FL_DEVICE void open_q_plain(const uint16_t *row, int32_t half, ring_board *rb, ring_q *q) {
+    int32_t quarter = threadIdx.x / 32 % QUARTERS, t = threadIdx.x % 4;
+#pragma unroll
+    for (int32_t j = 0; j < 8; j++) {
+        uint32_t low = 0, high = 0;
+        if (row && FORM == RING_FP8) {
+            uint2 run = *(const uint2 *)(row + quarter * QUARTER + j * 16 + t * 4);
+            low =
+                fl_pack_bf16(fl_low_of_bf16x2(run.x) * FL_RING_HALF, fl_low_of_bf16x2(run.y) * FL_RING_HALF);
+            high = fl_pack_bf16(fl_high_of_bf16x2(run.x) * FL_RING_HALF,
+                                fl_high_of_bf16x2(run.y) * FL_RING_HALF);
+        } else if (row) {
+            const uint16_t *run = row + (j * QUARTERS + quarter) * 16 + 2 * t;
+            low = *(const uint32_t *)run;
+            high = *(const uint32_t *)(run + 8);
+        }
+        q->latent[j][half] = low;
+        q->latent[j][2 + half] = high;
+    }
+    const uint16_t *k_pe = row + RING_LATENT + quarter * 16 + 2 * t;
+    uint32_t *operands = (uint32_t *)&rb->k_pe[quarter][threadIdx.x % 32];
+    operands[half] = row ? *(const uint32_t *)k_pe : 0;
+    operands[2 + half] = row ? *(const uint32_t *)(k_pe + 8) : 0;
+}
+
+template <int FORM> FL_DEVICE void open_q(const params &p, const task &t, ring_board *rb, ring_q *q) {
+    if constexpr (ring<FORM>::INT4) {
+        find_tops(p, t, rb);
+        __syncthreads();
+#pragma unroll
+        for (int32_t half = 0; half < 2; half++) open_q_int4<FORM>(p, q_row(p, t, half), half, rb, q);
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            open_sums<FORM>(rb);
+            rb->kept[threadIdx.x] = make_float4(0, 0, 0, 0);
+        }
+    } else {
+#pragma unroll
+        for (int32_t half = 0; half < 2; half++) open_q_plain<FORM>(q_row(p, t, half), half, rb, q);
+    }
+}
+
+/* The i-th 8 of the warp's 32 keys: quarters begin at different ones, and have the first to themselves for what is done
+ * once a key. */
+FL_DEVICE int32_t eight_keys(int32_t i) {
+    return (i + (int32_t)threadIdx.x / 32) % QUARTERS * 8;
+}
+
+/* k_pe's part of S: 4 x 8 keys from `first` of a chunk on. */
+FL_DEVICE void score_k_pe(uint4 operand, const uint8_t *box, int32_t first, float (&sum)[4][4]) {
+    int32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % QUARTERS * 2 + lane / 8 % 2;
+    const uint32_t q[4] = {operand.x, operand.y, operand.z, operand.w};
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        uint32_t b[4];
+        fl_load_matrices(b, piece_of(box, first + eight_keys(2 * i + lane / 16) + lane % 8, piece));
+        fl_mma_bf16(sum[2 * i], q, b[0], b[1]);
+        fl_mma_bf16(sum[2 * i + 1], q, b[2], b[3]);
+    }
+}
+
+/* Outliers' part of 8 keys. */
+FL_DEVICE void score_outliers(const params &p, uint2 q, const uint16_t *kept, int32_t first,
+                              float (&sum)[4]) {
+    int32_t key = first + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2, n = p.kv.n_outliers;
+    uint32_t a[4] = {q.x, q.y, 0, 0}, b = 0;
+    if (k < n) b = kept[key * n + k];
+    if (k + 1 < n) b |= (uint32_t)kept[key * n + k + 1] << 16;
+    fl_mma_bf16(sum, a, b, 0);
+}
+
+/* Minima's part of 8 keys, of all groups. */
+template <int FORM>
+FL_DEVICE void score_minima(const ring_board *rb, const uint32_t *scales, int32_t first, float (&sum)[4]) {
+    typedef ring<FORM> R;
+    const uint2 *fits = (const uint2 *)(scales + (first + threadIdx.x % 32 / 4) * R::KEY_GROUPS);
+    uint2 fit = fits[threadIdx.x % 4];
+    uint32_t minimum = __byte_perm(fit.x, fit.y, 0x7632), behind = minimum;
+    if (R::KEY_GROUPS == 16) {
+        fit = fits[threadIdx.x % 4 + 4];
+        behind = __byte_perm(fit.x, fit.y, 0x7632);
+    }
+#pragma unroll
+    for (int32_t i = 0; i < R::KEY_GROUPS / 8; i++) {
+        uint4 operand = rb->sums_of_groups[i][threadIdx.x % 32];
+        const uint32_t a[4] = {operand.x, operand.y, operand.z, operand.w};
+        fl_mma_f16(sum, a, minimum, behind);
+    }
+}
+
+/* Codes' part of 8 keys; keys are the columns of D. */
+template <int FORM>
+FL_DEVICE void score_int4(const ring_q &q, const uint8_t *chunk, int32_t first, float (&sum)[4]) {
+    typedef ring<FORM> R;
+    int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
+    uint32_t words[4], x[4];
+    fl_load_matrices(words,
+                     piece_of(chunk + quarter / 2 * R::BOX, first + lane % 8, quarter % 2 * 4 + lane / 8));
+    const uint32_t *scales = (const uint32_t *)(chunk + R::REST) + quarter * R::GROUPS;
+    int32_t key = first + lane % 4 * 2;
+#pragma unroll
+    for (int32_t i = 0; i < R::GROUPS; i++) {
+        float d[4];
+#pragma unroll
+        for (int32_t j = i * (R::GROUP / 32); j < (i + 1) * (R::GROUP / 32); j++) {
+            halves_of_int4(words[j], x);
+            if (j % (R::GROUP / 32) == 0) fl_mma_f16_first(d, q.latent[2 * j], x[0], x[1]);
+            else fl_mma_f16(d, q.latent[2 * j], x[0], x[1]);
+            fl_mma_f16(d, q.latent[2 * j + 1], x[2], x[3]);
+        }
+#pragma unroll
+        for (int32_t c = 0; c < 2; c++) {
+            float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
+            sum[c] = fmaf(scale, d[c], sum[c]);
+            sum[2 + c] = fmaf(scale, d[2 + c], sum[2 + c]);
+        }
+    }
+}
+
+FL_DEVICE void score_fp8(const ring_q &q, const uint8_t *chunk, int32_t first, float (&sum)[4]) {
+    typedef ring<RING_FP8> R;
+    int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
+    float d[4] = {};
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++) {
+        uint32_t words[4], x[2];
+        fl_load_matrices(words, piece_of(chunk + quarter * R::BOX, first + lane % 8, i * 4 + lane / 8));
+#pragma unroll
+        for (int32_t j = 0; j < 4; j++) {
+            bf16_of_fp8(words[j], x);
+            fl_mma_bf16(d, q.latent[4 * i + j], x[0], x[1]);
+        }
+    }
+    const float *scales = (const float *)(chunk + R::REST) + quarter;
+#pragma unroll
+    for (int32_t c = 0; c < 2; c++) {
+        float scale = scales[(first + lane % 4 * 2 + c) * R::KEY_GROUPS] * FL_RING_HALF;
+        sum[c] = fmaf(scale, d[c], sum[c]);
+        sum[2 + c] = fmaf(scale, d[2 + c], sum[2 + c]);
+    }
+}
+
+FL_DEVICE void score_bf16(const ring_q &q, const uint8_t *chunk, float (&sum)[4][4]) {
+    typedef ring<RING_BF16> R;
+    int32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % QUARTERS * 2 + lane / 8 % 2;
+    const uint8_t *from[2];
+#pragma unroll
+    for (int32_t i = 0; i < 2; i++)
+        from[i] = piece_of(chunk, eight_keys(2 * i + lane / 16) + lane % 8, piece);
+#pragma unroll
+    for (int32_t j = 0; j < 8; j++)
+#pragma unroll
+        for (int32_t i = 0; i < 2; i++) {
+            uint32_t b[4];
+            fl_load_matrices(b, from[i] + j * R::BOX);
+            fl_mma_bf16(sum[2 * i], q.latent[j], b[0], b[1]);
+            fl_mma_bf16(sum[2 * i + 1], q.latent[j], b[2], b[3]);
+        }
+}
+
+/* The warp's part of S: 32 keys, its quarter of the dimensions. */
+template <int FORM>
+FL_DEVICE void ring_scores(const params &p, const ring_board *rb, const ring_q &q,
+                           uint8_t *const (&chunks)[2], float *s) {
+    typedef ring<FORM> R;
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, keys = warp / QUARTERS;
+    const uint8_t *chunk = R::PARTS == 2 && keys == 1 ? chunks[1] : chunks[0];
+    int32_t first = R::PARTS == 2 ? 0 : keys * 32; /* of the chunk's keys */
+    float sum[4][4] = {};
+    score_k_pe(rb->k_pe[warp % QUARTERS][lane], chunk + R::K_PE, first, sum);
+    if constexpr (R::INT4) {
+        const uint32_t *scales = (const uint32_t *)(chunk + R::REST);
+        score_minima<FORM>(rb, scales, first + eight_keys(0), sum[0]);
+        if (p.kv.n_outliers > 0)
+            score_outliers(p, rb->outliers[lane], (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS),
+                           first + eight_keys(0), sum[0]);
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++) score_int4<FORM>(q, chunk, first + eight_keys(i), sum[i]);
+
+    } else if constexpr (FORM == RING_FP8) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + eight_keys(i), sum[i]);
+    } else {
+        score_bf16(q, chunk, sum);
+    }
+    float *to = s + (warp % QUARTERS * LANES + lane / 4) * S_STRIDE + keys * 32 + lane % 4 * 2;
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++) {
+        float *at = to + eight_keys(i);
+        *(float2 *)at = make_float2(sum[i][0], sum[i][1]);
+        *(float2 *)(at + 8 * S_STRIDE) = make_float2(sum[i][2], sum[i][3]);
+    }
+}
+
+#endif
