@@ -1,6 +1,6 @@
 #!/bin/sh
-# Everything that needs a GPU, in one call: gpu.sh BUILD OUT [PART...]. Prints a short table; logs and results go to OUT,
-# and what is kept of them to bench/results. Parts, in order; without names all of them:
+# Everything that needs a GPU, in one call: gpu.sh BUILD OUT [PART...]. Prints a short table; logs and results go to
+# OUT, and what is kept of them to bench/results. Parts, in order; without names all of them:
 #   check      opcheck on every CUDA backend, all cases
 #   golden     logits of spark-66m against transformers', on every backend
 #   sanitize   compute-sanitizer over opcheck: memcheck and synccheck on all ops, racecheck where no bulk copies are

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What policies, KV formats and position methods cost at lengths a CPU takes too long for: spark-66m on a GPU, in pairs.
-# usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...], NAME one of the runs below; 0 leaves it out. A run that is stopped
-# goes on from OUT/NAME.jsonl.
+# usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...], NAME one of the runs below; 0 leaves it out. A run that is
+# stopped goes on from OUT/NAME.jsonl.
 set -u
 build=${1:?usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...]}
 out=${2:?usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...]}

@@ -82,8 +82,8 @@ static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
     return fl_dry_run_prompt(b->engine->dry, &prompt, out);
 }
 
-/* `runs` first tokens. On a device an op is waited for when it is timed, so that one more run times ops; a single run does
- * both: of a long prompt the waiting is nothing. *timed_s is all the time in which ops were timed. */
+/* `runs` first tokens. On a device an op is waited for when it is timed, so that one more run times ops; a single
+ * run does both: of a long prompt the waiting is nothing. *timed_s is all the time in which ops were timed. */
 static fl_err run_timed(fl_bench *b, int64_t n_tokens, double *times_s, double *timed_s) {
     int32_t runs = (int32_t)b->options->runs;
     fl_backend *be = b->engine->be;

@@ -1,5 +1,6 @@
-/* attn_prefill_tiles against fl_attn_prefill_sees, key by key: the walk of every row tile and head meets each key that a
- * row sees once and in order, its masks say exactly who sees it, and steps that have no mask are seen by every row. */
+/* attn_prefill_tiles against fl_attn_prefill_sees, key by key: the walk of every row tile and head meets each key
+ * that a row sees once and in order, its masks say exactly who sees it, and steps that have no mask are seen by
+ * every row. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
-/* Recordings as CUDA graphs: the stream is captured between record and record_end, what was launched becomes the nodes of
- * a graph, and a replay is one launch for all of them: a decode step has hundreds of kernels, each of which takes the
- * GPU less time than the host needs to launch it. Kernel parameters are kept as they were; what changes from step to
- * step lies in memory. */
+/* Recordings as CUDA graphs: the stream is captured between record and record_end, what was launched becomes the
+ * nodes of a graph, and a replay is one launch for all of them: a decode step has hundreds of kernels, each of
+ * which takes the GPU less time than the host needs to launch it. Kernel parameters are kept as they were; what
+ * changes from step to step lies in memory. */
 #include <stdlib.h>
 
 #include "backend/cuda/cuda_backend.h"

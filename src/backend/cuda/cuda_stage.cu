@@ -1,6 +1,6 @@
-/* Loading: host memory to the device through two halves of pinned memory. While one half is on its way, the pool's threads
- * fill the other: from mapped files, so that reading, copying and sending overlap. Copies out of memory that is not
- * pinned would be made by the driver, by one thread, and the caller would wait for each. */
+/* Loading: host memory to the device through two halves of pinned memory. While one half is on its way, the pool's
+ * threads fill the other: from mapped files, so that reading, copying and sending overlap. Copies out of memory
+ * that is not pinned would be made by the driver, by one thread, and the caller would wait for each. */
 #include <string.h>
 
 #include "backend/cuda/cuda_backend.h"

@@ -1,6 +1,6 @@
-/* attn_prefill for head shapes that have no kernel on tensor cores: small models and tests. Grid: strides over rows and
- * heads, one warp each; block: 4 warps. A warp takes the row's keys one by one, dimensions spread over its lanes, all in
- * f32. State as the reference's: [row][head] m, l, o[v_dim]. Slow: every key is read once a row. */
+/* attn_prefill for head shapes that have no kernel on tensor cores: small models and tests. Grid: strides over
+ * rows and heads, one warp each; block: 4 warps. A warp takes the row's keys one by one, dimensions spread over
+ * its lanes, all in f32. State as the reference's: [row][head] m, l, o[v_dim]. Slow: every key is read once a row. */
 #include <math_constants.h>
 
 #include "op/attn_prefill/attn_prefill_cuda.cuh"

@@ -1,10 +1,10 @@
-/* Which keys a tile of rows visits, and in what order: how the CUDA kernel walks over the keys of a call. Plain C, so
- * that a test without a GPU can hold it against fl_attn_prefill_sees. Keys are counted from the call's first.
+/* Which keys a tile of rows visits, and in what order: how the CUDA kernel walks over the keys of a call. Plain C,
+ * so that a test without a GPU can hold it against fl_attn_prefill_sees. Keys are counted from the call's first.
  *
- * A step of the walk is two halves of 64 keys. Without a list they are keys 128 i .. 128 i + 127, whatever the rows, so
- * that a row's sums group its keys alike beside any neighbours. With a list they are the next two listed blocks, which
- * is the same grouping if all are listed. Where a list does not fit whole halves (means, strides) the walk is as without
- * one, over a bitmap of the listed blocks. */
+ * A step of the walk is two halves of 64 keys. Without a list they are keys 128 i .. 128 i + 127, whatever the
+ * rows, so that a row's sums group its keys alike beside any neighbours. With a list they are the next two listed
+ * blocks, which is the same grouping if all are listed. Where a list does not fit whole halves (means, strides)
+ * the walk is as without one, over a bitmap of the listed blocks. */
 #ifndef FL_OP_ATTN_PREFILL_TILES_H
 #define FL_OP_ATTN_PREFILL_TILES_H
 

@@ -1,7 +1,7 @@
-/* block_mean, CUDA. A thread takes units: a run of 8 columns (latent runs first, those of k_pe behind them) of one page,
- * whose 64 slots it adds in order with BATCH loads under way. Pages' sums meet in shared memory and are added page by
- * page. A CUDA block has several blocks of keys if they are small, a part of the columns if they are large. Bound by
- * memory traffic. */
+/* block_mean, CUDA. A thread takes units: a run of 8 columns (latent runs first, those of k_pe behind them) of one
+ * page, whose 64 slots it adds in order with BATCH loads under way. Pages' sums meet in shared memory and are
+ * added page by page. A CUDA block has several blocks of keys if they are small, a part of the columns if they are
+ * large. Bound by memory traffic. */
 #include "op/cuda/kv_format.cuh"
 
 enum { THREADS_MIN = 96, THREADS_MAX = 256, BATCH = 8 };

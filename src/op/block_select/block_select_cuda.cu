@@ -1,9 +1,9 @@
-/* block_select, CUDA. Grid: one block for each tile and head. Block: 256 threads, strided over the tile's scores, of which
- * each keeps up to EACH in registers; tiles of more blocks than that (EACH 0) read theirs from L1 in every pass. Passes:
- * the maximum, how many reach the threshold, the ids, put in order by ballots.
- * If more reach the threshold than fit, the one that lets just enough through is found by bisection over the floats (at
- * most 32 counting passes), as in block_select_cpu.c: the lists are the same. The random control draws in order, so
- * one thread does it. Bound by the latency of its passes; scores are read from memory once. */
+/* block_select, CUDA. Grid: one block for each tile and head. Block: 256 threads, strided over the tile's scores,
+ * of which each keeps up to EACH in registers; tiles of more blocks than that (EACH 0) read theirs from L1 in
+ * every pass. Passes: the maximum, how many reach the threshold, the ids, put in order by ballots. If more reach
+ * the threshold than fit, the one that lets just enough through is found by bisection over the floats (at most 32
+ * counting passes), as in block_select_cpu.c: the lists are the same. The random control draws in order, so one
+ * thread does it. Bound by the latency of its passes; scores are read from memory once. */
 #include <math.h>
 
 #include "backend/cuda/cuda_backend.h"
@@ -182,15 +182,15 @@ FL_DEVICE void put_block(const choice &c, int32_t block, uint16_t *ids) {
     for (int32_t i = 0; i < c.ids_a_block; i++) ids[i] = (uint16_t)(block * c.ids_a_block + i);
 }
 
-/* How many of the earlier steps of put_best were above the limit and equal to it. */
+/* The list of put_best, and how many of its earlier steps were above the limit and equal to it. */
 typedef struct tally {
+    uint16_t *ids;
     int32_t n_above, n_equal;
 } tally;
 
 /* A step of put_best: the candidate j of each thread, if there is one. A word holds a warp's count above the limit in
  * its low half, of equal ones in its high half. */
-FL_DEVICE void put_step(const choice &c, exchange *x, limit l, int32_t j, float score, tally *so_far,
-                        uint16_t *ids) {
+FL_DEVICE void put_step(const choice &c, exchange *x, limit l, int32_t j, float score, tally *so_far) {
     int32_t warp = threadIdx.x / 32;
     uint32_t lower_lanes = (1u << threadIdx.x % 32) - 1;
     bool above = score > l.cut, equal = score == l.cut;
@@ -205,7 +205,7 @@ FL_DEVICE void put_step(const choice &c, exchange *x, limit l, int32_t j, float 
     int32_t place = so_far->n_above + (int32_t)(uint32_t)before + __popc(all_above & lower_lanes);
     int32_t nth_equal = so_far->n_equal + (int32_t)(before >> 32) + __popc(all_equal & lower_lanes);
     if (above || (equal && nth_equal < l.n_equal))
-        put_block(c, j, ids + (int64_t)(place + min(nth_equal, l.n_equal)) * c.ids_a_block);
+        put_block(c, j, so_far->ids + (int64_t)(place + min(nth_equal, l.n_equal)) * c.ids_a_block);
     so_far->n_above += (int32_t)(uint32_t)total;
     so_far->n_equal += (int32_t)(total >> 32);
 }
@@ -213,15 +213,15 @@ FL_DEVICE void put_step(const choice &c, exchange *x, limit l, int32_t j, float 
 /* Those that the limit lets through, ascending: a thread counts those before its block. */
 template <int EACH>
 FL_DEVICE void put_best(const choice &c, const kept<EACH> &k, exchange *x, limit l, uint16_t *ids) {
-    tally so_far = {0, 0};
+    tally so_far = {ids, 0, 0};
 #pragma unroll
     for (int32_t i = 0; i < EACH; i++) {
         if (c.first + i * THREADS >= c.end) return;
-        put_step(c, x, l, c.first + i * THREADS + (int32_t)threadIdx.x, k.score[i], &so_far, ids);
+        put_step(c, x, l, c.first + i * THREADS + (int32_t)threadIdx.x, k.score[i], &so_far);
     }
     for (int32_t base = c.first; EACH == 0 && base < c.end; base += THREADS) {
         int32_t j = base + (int32_t)threadIdx.x;
-        put_step(c, x, l, j, j < c.end ? c.score[j] : NAN, &so_far, ids);
+        put_step(c, x, l, j, j < c.end ? c.score[j] : NAN, &so_far);
     }
 }
 

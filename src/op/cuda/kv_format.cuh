@@ -1,15 +1,15 @@
 /* How stored KV reads and is written on the device: the device side of op/kv_format.h, bit for bit.
  *
- * A layer travels as fl_kv_cuda, a kernel parameter: `const __grid_constant__ fl_kv_cuda kv`, because its arrays are
- * indexed at run time and would be copied to local memory otherwise. Latents are read in runs of 8 dimensions: fetch
- * brings a run's bytes and its scale, decode makes 8 floats of them, so that a kernel can have several fetches under way
- * before it decodes the first.
+ * A layer travels as fl_kv_cuda, a kernel parameter: `const __grid_constant__ fl_kv_cuda kv`, because its arrays
+ * are indexed at run time and would be copied to local memory otherwise. Latents are read in runs of 8 dimensions:
+ * fetch brings a run's bytes and its scale, decode makes 8 floats of them, so that a kernel can have several
+ * fetches under way before it decodes the first.
  *
- * Reading is exact: an e4m3 code and an f16 are exact in f32, code * scale of int4 has at most 15 significant bits, so
- * the fused multiply-add rounds as the two operations of the definition do; fp8 is one product.
+ * Reading is exact: an e4m3 code and an f16 are exact in f32, code * scale of int4 has at most 15 significant
+ * bits, so the fused multiply-add rounds as the two operations of the definition do; fp8 is one product.
  *
- * Writing needs IEEE division without flushed subnormals, which __fdiv_rn is; the roundings to e4m3 and to f16 (down,
- * up) are those of the conversion instructions, which agree with base/half.h on every number. */
+ * Writing needs IEEE division without flushed subnormals, which __fdiv_rn is; the roundings to e4m3 and to f16
+ * (down, up) are those of the conversion instructions, which agree with base/half.h on every number. */
 #ifndef FL_OP_CUDA_KV_FORMAT_CUH
 #define FL_OP_CUDA_KV_FORMAT_CUH
 
@@ -285,9 +285,9 @@ FL_DEVICE float fl_kv_quotient(float x, float by, float reciprocal) {
     return __fmaf_rn(__fmaf_rn(-near, by, x), reciprocal, near);
 }
 
-/* Codes of a run. A scale has 24 bits, but few values (a bf16 over 448), and x is a bf16: all pairs were tried, with
- * reciprocals off by three units, and all codes are those of IEEE's quotient. Below 2^-90 remainders could be subnormal,
- * and infinity has no reciprocal: plain division. Signs, of zeros and NaNs too, are those of x. */
+/* Codes of a run. A scale has 24 bits, but few values (a bf16 over 448), and x is a bf16: all pairs were tried,
+ * with reciprocals off by three units, and all codes are those of IEEE's quotient. Below 2^-90 remainders could be
+ * subnormal, and infinity has no reciprocal: plain division. Signs, of zeros and NaNs too, are those of x. */
 FL_DEVICE uint2 fl_kv_fp8_codes(const uint32_t words[4], float scale) {
     uint32_t codes[4], signs = 0x80808080u;
     if (scale >= 0x1p-90f && scale < INFINITY) {

@@ -38,8 +38,8 @@ FL_DEVICE int32_t fl_rows_unit(int32_t step, int32_t each) {
 
 /* ---- several rows a thread ---- */
 
-/* A thread has one unit in each of `each` rows, so that what depends on the unit is found once and `each` loads are under
- * way: unit is blockIdx.y * blockDim.x + threadIdx.x, row of step i is fl_rows_row_of(i, each). */
+/* A thread has one unit in each of `each` rows, so that what depends on the unit is found once and `each` loads
+ * are under way: unit is blockIdx.y * blockDim.x + threadIdx.x, row of step i is fl_rows_row_of(i, each). */
 static inline fl_rows_launch fl_rows_tall_launch_of(int64_t rows, int64_t units, int32_t each) {
     int64_t parts = fl_tasks_of(units, FL_ROWS_THREADS), wide = fl_tasks_of(units, parts);
     int64_t high = FL_ROWS_THREADS / wide;

@@ -1,14 +1,15 @@
 /* moe_route, CUDA, in two kernels: logits, then one warp a row that scores and selects.
  *
- * Logits want f32 weights (the order of selection hangs on their last bits) at the speed of tensor cores: x is bf16, and
- * an f32 weight is the sum of three bf16 parts, so three products with f32 sums make the logits. One warpgroup brings: x
- * by the copy engine, weights through registers, where they are split, into swizzled shared memory. Four warpgroups
- * multiply 64 rows each. Tiles are tall (ROWS x EXPERTS) because weights take three times the room of x in shared memory.
+ * Logits want f32 weights (the order of selection hangs on their last bits) at the speed of tensor cores: x is
+ * bf16, and an f32 weight is the sum of three bf16 parts, so three products with f32 sums make the logits. One
+ * warpgroup brings: x by the copy engine, weights through registers, where they are split, into swizzled shared
+ * memory. Four warpgroups multiply 64 rows each. Tiles are tall (ROWS x EXPERTS) because weights take three times
+ * the room of x in shared memory.
  *
- * Tensor cores cut off what does not fit a sum, always towards zero, so a sum is kept short: k in slices of SLICE, then
- * slices are added in order as floats are. That order is the same for any number of rows. Few rows cannot fill the
- * chip with tiles: then every slice is a block of its own, slices' sums go to the workspace, and the selecting warp adds
- * them in the same order. */
+ * Tensor cores cut off what does not fit a sum, always towards zero, so a sum is kept short: k in slices of SLICE,
+ * then slices are added in order as floats are. That order is the same for any number of rows. Few rows cannot
+ * fill the chip with tiles: then every slice is a block of its own, slices' sums go to the workspace, and the
+ * selecting warp adds them in the same order. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/device.cuh"
 #include "op/cuda/hopper.cuh"
@@ -329,8 +330,8 @@ FL_DEVICE uint32_t group_key(const params &p, uint32_t first, uint32_t second) {
     return key_of(score);
 }
 
-/* Keys of all groups. Groups of 32 have an expert a lane. Else a lane has whole groups, and begins each at another expert
- * than its neighbours: many groups would begin in one bank. */
+/* Keys of all groups. Groups of 32 have an expert a lane. Else a lane has whole groups, and begins each at another
+ * expert than its neighbours: many groups would begin in one bank. */
 FL_DEVICE void score_groups(const params &p, const chosen &c) {
     int32_t lane = threadIdx.x % 32, size = p.n_experts / p.n_groups;
     for (int32_t g = 0; size == 32 && g < p.n_groups; g++) {
