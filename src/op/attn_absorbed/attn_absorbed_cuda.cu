@@ -579,7 +579,7 @@ static int32_t put_rows(const fl_kv_rows *from, int32_t row, params *p) {
     seq->first_group = p->n_groups;
     seq->first_line = p->n_lines;
     p->n_lines += n * p->n_heads;
-    p->n_groups += (int32_t)fl_tasks_of(n * p->n_heads, LANES);
+    p->n_groups += (int32_t)fl_tasks_of(n * p->n_heads, p->lanes);
     if (tasks_of(seq) > p->n_spans) p->n_spans = tasks_of(seq);
     return n;
 }
@@ -629,6 +629,7 @@ extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_a
     FL_TRY(open_params(a, &p));
     way way = way_of(a, &p);
     p.spans = way == RING;
+    p.lanes = way == RING ? ring_lanes(a, p.n_splits) : LANES;
     for (int32_t i = 0, row = 0; i < a->n_seqs;) {
         p.n_seqs = p.n_groups = p.n_lines = p.n_spans = 0;
         while (i < a->n_seqs && p.n_seqs < SEQS_MAX) {

@@ -1,5 +1,5 @@
 /* What the CUDA kernels of attn_absorbed share: a launch's parameters, which keys a row sees, how a block finds its task,
- * where partial results go. A task is a span of splits of one timeline and up to 16 of its (row, head) pairs, its lanes.
+ * where partial results go. A task is a span of splits of one timeline and up to 16 or 32 of its (row, head) pairs, its lanes.
  * The span of a row is one split, or two or four for rows far down a long timeline, where one row fills the device even
  * so: a matter of the row's own position, so that its bits do not depend on what else is in the call. */
 #ifndef FL_OP_ATTN_ABSORBED_CUDA_CUH
@@ -14,6 +14,7 @@ enum {
     THREADS = 256,
     WARPS = THREADS / 32,
     LANES = 16,
+    LANES_MAX = 32, /* of a task of the ring kernel */
     PAGE = FL_KV_PAGE_TOKENS,
     SPLIT = FL_ATTN_ABSORBED_SPLIT_TOKENS,
     PAGES = (int)SPLIT / (int)PAGE,
@@ -47,6 +48,7 @@ typedef struct params {
     fl_kv_cuda kv;
     timeline seqs[SEQS_MAX];
     int32_t n_seqs, n_groups, n_lines, n_heads;
+    int32_t lanes;          /* of a task at most */
     int32_t n_spans;        /* tasks of the launch's longest timeline */
     int32_t n_splits;       /* of the call's longest timeline: stride of the partial results */
     int32_t partial_stride; /* floats */
@@ -125,9 +127,9 @@ typedef struct task {
 
 /* Small things that lanes share. */
 typedef struct board {
-    sight sights[LANES];
-    float scale[LANES]; /* what the sums so far are worth after the current page's maximum */
-    uint32_t seen;      /* bit i: some lane sees a key of page i */
+    sight sights[LANES_MAX];
+    float scale[LANES_MAX]; /* what the sums so far are worth after the current page's maximum */
+    uint32_t seen;          /* bit i: some lane sees a key of page i */
 } board;
 
 /* Behind the first split of a span lie its results. */
@@ -164,8 +166,8 @@ FL_DEVICE bool open_task(const params &p, board *b, task *t) {
     int32_t group = (int32_t)(blockIdx.x % p.n_groups), i = 0;
     while (i + 1 < p.n_seqs && p.seqs[i + 1].first_group <= group) i++;
     const timeline &seq = p.seqs[i];
-    int32_t first = (group - seq.first_group) * LANES;
-    t->n_lanes = min(LANES, seq.n_rows * p.n_heads - first);
+    int32_t first = (group - seq.first_group) * p.lanes;
+    t->n_lanes = min(p.lanes, seq.n_rows * p.n_heads - first);
     t->first_line = (int64_t)seq.row * p.n_heads + first;
     t->last_pos = pos_of(p, seq, first + t->n_lanes - 1);
     t->span = span_at(p, seq, t->last_pos);
@@ -174,11 +176,11 @@ FL_DEVICE bool open_task(const params &p, board *b, task *t) {
     if (t->last_pos < t->split * SPLIT) return false;
     if (threadIdx.x == 0) b->seen = 0;
     __syncthreads();
-    int32_t lane = threadIdx.x / (THREADS / LANES);
+    int32_t each = THREADS / p.lanes, lane = threadIdx.x / each;
     sight s = {};
     if (lane < t->n_lanes) s = sight_of(p.view, pos_of(p, seq, first + lane));
-    if (threadIdx.x % (THREADS / LANES) == 0) b->sights[lane] = s;
-    for (int32_t page = threadIdx.x % (THREADS / LANES); page < t->span * PAGES; page += THREADS / LANES) {
+    if (threadIdx.x % each == 0) b->sights[lane] = s;
+    for (int32_t page = threadIdx.x % each; page < t->span * PAGES; page += each) {
         int32_t from = t->split * SPLIT + page * PAGE;
         if (sees_any(s, from, from + PAGE, p.key_step)) atomicOr(&b->seen, 1u << page);
     }

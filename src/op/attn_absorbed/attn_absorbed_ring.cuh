@@ -17,9 +17,13 @@
  * The order of dimensions within a product's 16 is whatever the codes' bits suggest; q is loaded in the same order. An
  * int4 or fp8 latent is therefore rounded to act nowhere, P scale is.
  *
+ * Where timelines have 32 lanes and tasks of 32 still fill a device, a task has two tiles of 16: each operand made of codes
+ * is used twice, and a lane's numbers are the same.
+ *
  * Grid: (lane groups of all timelines) x spans, groups that share pages side by side. Block: 256 threads. Shared: about
- * 103 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16. Bound by memory for bf16; by instruction
- * issue, close to memory, for int4; by instruction issue for fp8 and for more than 16 lanes a key. */
+ * 106 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16; up to 226 KiB with two tiles. Bound by memory
+ * for bf16; by instruction issue, close to memory, for int4; by instruction issue for fp8 and for more than 16 lanes a
+ * key. */
 #ifndef FL_OP_ATTN_ABSORBED_RING_CUH
 #define FL_OP_ATTN_ABSORBED_RING_CUH
 
@@ -28,27 +32,24 @@
 /* ---- weights --------------------------------------------------------------------------------------------------- */
 
 /* What a thread keeps over the pages, q aside. */
-template <int FORM> struct ring_state {
-    float o[8][4];                           /* 8 x 8 of the warp's dimensions */
-    float bias[ring<FORM>::SLICE_GROUPS][4]; /* int4: P minimum, all columns the same */
-    float m[2], l[2];                        /* of the warp's two lanes, l of the thread's keys */
+template <int FORM, int TILES> struct ring_state {
+    float o[TILES][8][4];                           /* 8 x 8 of the warp's dimensions */
+    float bias[TILES][ring<FORM>::SLICE_GROUPS][4]; /* int4: P minimum, all columns the same */
+    float m[2 * TILES], l[2 * TILES];               /* of the warp's lanes, l of the thread's keys */
 };
 
-/* Weights of the warp's two lanes; each of its threads has two keys. */
-template <int FORM>
-FL_DEVICE void ring_weights(const task &t, int32_t page, const float *parts, uint16_t *weights,
-                            ring_board *rb, ring_state<FORM> *st) {
-    const board *b = &rb->b;
-    int32_t warp = threadIdx.x / 32, key = threadIdx.x % 32 * 2, first = t.split * SPLIT + page * PAGE;
-    float2 s[2];
-    float top[2];
+/* S of a thread's two keys, lane by lane of the warp's; -INFINITY where they are not seen. */
+template <int FORM, int TILES>
+FL_DEVICE void sum_scores(const task &t, int32_t page, const float *parts, const ring_board<FORM, TILES> *rb,
+                          float2 (&s)[2 * TILES]) {
+    int32_t key = threadIdx.x % 32 * 2, first = t.split * SPLIT + page * PAGE;
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        int32_t lane = 2 * warp + i;
+    for (int32_t i = 0; i < 2 * TILES; i++) {
+        int32_t lane = threadIdx.x / 32 * (2 * TILES) + i;
         s[i] = *(const float2 *)(parts + lane * S_STRIDE + key);
 #pragma unroll
         for (int32_t quarter = 1; quarter < QUARTERS; quarter++) {
-            float2 part = *(const float2 *)(parts + (quarter * LANES + lane) * S_STRIDE + key);
+            float2 part = *(const float2 *)(parts + (quarter * (TILES * LANES) + lane) * S_STRIDE + key);
             s[i].x += part.x;
             s[i].y += part.y;
         }
@@ -56,20 +57,30 @@ FL_DEVICE void ring_weights(const task &t, int32_t page, const float *parts, uin
             s[i].x *= rb->down[lane];
             s[i].y *= rb->down[lane];
         }
-        const sight &sight = b->sights[lane];
+        const sight &sight = rb->b.sights[lane];
         if (sight.begin[1] > first || sight.end[1] < first + PAGE) {
             if (!sees(sight, first + key, 1)) s[i].x = -INFINITY;
             if (!sees(sight, first + key + 1, 1)) s[i].y = -INFINITY;
         }
-        top[i] = fmaxf(s[i].x, s[i].y);
     }
+}
+
+/* Weights of the warp's lanes; each of its threads has two keys. */
+template <int FORM, int TILES>
+FL_DEVICE void ring_weights(const task &t, int32_t page, const float *parts, uint16_t *weights,
+                            ring_board<FORM, TILES> *rb, ring_state<FORM, TILES> *st) {
+    float2 s[2 * TILES];
+    float top[2 * TILES];
+    sum_scores(t, page, parts, rb, s);
 #pragma unroll
-    for (int32_t step = 16; step > 0; step /= 2) /* of both lanes together, for their latencies */
+    for (int32_t i = 0; i < 2 * TILES; i++) top[i] = fmaxf(s[i].x, s[i].y);
 #pragma unroll
-        for (int32_t i = 0; i < 2; i++) top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], step));
+    for (int32_t step = 16; step > 0; step /= 2) /* of all lanes together, for their latencies */
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        int32_t lane = 2 * warp + i;
+        for (int32_t i = 0; i < 2 * TILES; i++) top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], step));
+#pragma unroll
+    for (int32_t i = 0; i < 2 * TILES; i++) {
+        int32_t lane = threadIdx.x / 32 * (2 * TILES) + i;
         top[i] = fmaxf(st->m[i], top[i]);
         float from = top[i] == -INFINITY ? 0 : top[i]; /* nothing seen so far: all weights 0 */
         float x = fl_exp2(s[i].x - from), y = fl_exp2(s[i].y - from), scale = fl_exp2(st->m[i] - from);
@@ -78,8 +89,8 @@ FL_DEVICE void ring_weights(const task &t, int32_t page, const float *parts, uin
                                      : fl_low_of_bf16x2(packed) + fl_high_of_bf16x2(packed);
         st->l[i] = st->l[i] * scale + sum;
         st->m[i] = top[i];
-        *(uint32_t *)(weights + lane * S_STRIDE + key) = packed;
-        if (key == 0) rb->b.scale[lane] = scale;
+        *(uint32_t *)(weights + lane * S_STRIDE + threadIdx.x % 32 * 2) = packed;
+        if (threadIdx.x % 32 == 0) rb->b.scale[lane] = scale;
     }
 }
 
@@ -123,16 +134,19 @@ FL_DEVICE void add_outliers(const params &p, const uint16_t *row, const uint16_t
     *sum = make_float4(d[0], d[1], d[2], d[3]);
 }
 
+/* P of 16 keys, of each 16 lanes. */
+template <int TILES> struct ring_p { uint32_t a[TILES][4]; };
+
 /* 16 keys from `first` on. A code's column is lane / 4 of tile 4 s + j: dimension 32 s + 4 (lane / 4) + j of the slice. */
-template <int FORM>
-FL_DEVICE void add_int4(const uint32_t (&weights)[4], const uint8_t *chunk, int32_t first,
-                        ring_state<FORM> *st) {
+template <int FORM, int TILES>
+FL_DEVICE void add_int4(const ring_p<TILES> &weights, const uint8_t *chunk, int32_t first,
+                        ring_state<FORM, TILES> *st) {
     typedef ring<FORM> R;
     int32_t warp = threadIdx.x / 32, column = threadIdx.x % 32 / 4, key = first + threadIdx.x % 4 * 2;
     const uint32_t *scales =
         (const uint32_t *)(chunk + R::REST) + key * R::KEY_GROUPS + warp * R::SLICE_GROUPS;
     uint32_t halves = column % 2 ? 0x7632 : 0x5410;
-    uint32_t scaled[4];
+    ring_p<TILES> scaled;
 #pragma unroll
     for (int32_t s = 0; s < 2; s++) {
         if (s < R::SLICE_GROUPS) {
@@ -144,8 +158,11 @@ FL_DEVICE void add_int4(const uint32_t (&weights)[4], const uint8_t *chunk, int3
                 scale[i] = __byte_perm(fit[2 * i], fit[2 * i + 1], 0x5410);
                 minimum[i] = __byte_perm(fit[2 * i], fit[2 * i + 1], 0x7632);
             }
-            scale_f16(weights, scale, scaled);
-            fl_mma_f16(st->bias[s], weights, minimum[0], minimum[1]);
+#pragma unroll
+            for (int32_t tile = 0; tile < TILES; tile++) {
+                scale_f16(weights.a[tile], scale, scaled.a[tile]);
+                fl_mma_f16(st->bias[tile][s], weights.a[tile], minimum[0], minimum[1]);
+            }
         }
         uint32_t words[4], x[4], y[4];
 #pragma unroll
@@ -156,21 +173,24 @@ FL_DEVICE void add_int4(const uint32_t (&weights)[4], const uint8_t *chunk, int3
         halves_of_int4(__byte_perm(words[0], words[1], halves), x);
         halves_of_int4(__byte_perm(words[2], words[3], halves), y);
 #pragma unroll
-        for (int32_t j = 0; j < 4; j++) fl_mma_f16(st->o[4 * s + j], scaled, x[j], y[j]);
+        for (int32_t j = 0; j < 4 * TILES; j++)
+            fl_mma_f16(st->o[j / 4][4 * s + j % 4], scaled.a[j / 4], x[j % 4], y[j % 4]);
     }
 }
 
 /* The same of fp8. */
-FL_DEVICE void add_fp8(const uint32_t (&weights)[4], const uint8_t *chunk, int32_t first,
-                       ring_state<RING_FP8> *st) {
+template <int TILES>
+FL_DEVICE void add_fp8(const ring_p<TILES> &weights, const uint8_t *chunk, int32_t first,
+                       ring_state<RING_FP8, TILES> *st) {
     typedef ring<RING_FP8> R;
     int32_t warp = threadIdx.x / 32, column = threadIdx.x % 32 / 4, key = first + threadIdx.x % 4 * 2;
     const float *scales = (const float *)(chunk + R::REST) + key * R::KEY_GROUPS + warp / 2;
-    uint32_t scaled[4];
+    ring_p<TILES> scaled;
     float scale[4];
 #pragma unroll
     for (int32_t i = 0; i < 4; i++) scale[i] = scales[(i / 2 * 8 + i % 2) * R::KEY_GROUPS] * FL_RING_HALF;
-    scale_bf16(weights, scale, scaled);
+#pragma unroll
+    for (int32_t tile = 0; tile < TILES; tile++) scale_bf16(weights.a[tile], scale, scaled.a[tile]);
 #pragma unroll
     for (int32_t s = 0; s < 2; s++) {
         uint32_t words[4], x[2], y[2];
@@ -184,121 +204,157 @@ FL_DEVICE void add_fp8(const uint32_t (&weights)[4], const uint8_t *chunk, int32
             uint32_t halves = j ? 0x7632 : 0x5410;
             bf16_of_fp8(__byte_perm(words[0], words[1], halves), x);
             bf16_of_fp8(__byte_perm(words[2], words[3], halves), y);
-            fl_mma_bf16(st->o[4 * s + 2 * j], scaled, x[0], y[0]);
-            fl_mma_bf16(st->o[4 * s + 2 * j + 1], scaled, x[1], y[1]);
+#pragma unroll
+            for (int32_t i = 0; i < 2 * TILES; i++)
+                fl_mma_bf16(st->o[i / 2][4 * s + 2 * j + i % 2], scaled.a[i / 2], x[i % 2], y[i % 2]);
         }
     }
 }
 
 /* Tile 2 i + h: dimensions 16 i + 8 h of the slice. */
-FL_DEVICE void add_bf16(const uint32_t (&weights)[4], const uint8_t *chunk, int32_t first,
-                        ring_state<RING_BF16> *st) {
+template <int TILES>
+FL_DEVICE void add_bf16(const ring_p<TILES> &weights, const uint8_t *chunk, int32_t first,
+                        ring_state<RING_BF16, TILES> *st) {
     int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, key = first + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
     for (int32_t i = 0; i < 4; i++) {
         uint32_t v[4];
         fl_load_matrices_transposed(v, piece_of(chunk + warp * ring<RING_BF16>::BOX, key, 2 * i + lane / 16));
-        fl_mma_bf16(st->o[2 * i], weights, v[0], v[1]);
-        fl_mma_bf16(st->o[2 * i + 1], weights, v[2], v[3]);
+#pragma unroll
+        for (int32_t tile = 0; tile < TILES; tile++) {
+            fl_mma_bf16(st->o[tile][2 * i], weights.a[tile], v[0], v[1]);
+            fl_mma_bf16(st->o[tile][2 * i + 1], weights.a[tile], v[2], v[3]);
+        }
     }
 }
 
+/* What the sums so far are worth now, if that changed for a lane of the warp's. */
+template <int FORM, int TILES>
+FL_DEVICE void scale_tile(const float (&scale)[2], int32_t tile, ring_state<FORM, TILES> *st) {
+    if (!__any_sync(~0u, scale[0] != 1 || scale[1] != 1)) return;
+#pragma unroll
+    for (int32_t i = 0; i < 8; i++) scale_rows(st->o[tile][i], scale);
+#pragma unroll
+    for (int32_t i = 0; i < ring<FORM>::SLICE_GROUPS && ring<FORM>::INT4; i++)
+        scale_rows(st->bias[tile][i], scale);
+}
+
 /* The warp's part of O. */
-template <int FORM>
+template <int FORM, int TILES>
 FL_DEVICE void ring_values(const params &p, uint8_t *const (&chunks)[2], const uint16_t *weights,
-                           ring_board *rb, ring_state<FORM> *st) {
+                           ring_board<FORM, TILES> *rb, ring_state<FORM, TILES> *st) {
     typedef ring<FORM> R;
     int32_t lane = threadIdx.x % 32;
-    float scale[2] = {rb->b.scale[lane / 4], rb->b.scale[lane / 4 + 8]};
-    if (__any_sync(~0u, scale[0] != 1 || scale[1] != 1)) {
+    float scale[TILES][2];
 #pragma unroll
-        for (int32_t i = 0; i < 8; i++) scale_rows(st->o[i], scale);
-#pragma unroll
-        for (int32_t i = 0; i < R::SLICE_GROUPS && R::INT4; i++) scale_rows(st->bias[i], scale);
+    for (int32_t tile = 0; tile < TILES; tile++) {
+        scale[tile][0] = rb->b.scale[tile * LANES + lane / 4];
+        scale[tile][1] = rb->b.scale[tile * LANES + lane / 4 + 8];
+        scale_tile(scale[tile], tile, st);
     }
-
     /* Matrices: lanes 0-7 and keys 0-7, lanes 8-15 and keys 0-7, lanes 0-7 and keys 8-15, both. */
     const uint16_t *row = weights + (lane / 8 % 2 * 8 + lane % 8) * S_STRIDE + lane / 16 * 8;
 #pragma unroll
     for (int32_t k = 0; k < PAGE / 16; k++) {
-        uint32_t a[4];
+        ring_p<TILES> a;
         const uint8_t *chunk = chunks[k * 16 / R::KEYS];
         int32_t first = k * 16 % R::KEYS;
-        fl_load_matrices(a, row + k * 16);
-        if constexpr (R::INT4) add_int4<FORM>(a, chunk, first, st);
+#pragma unroll
+        for (int32_t tile = 0; tile < TILES; tile++)
+            fl_load_matrices(a.a[tile], row + tile * LANES * S_STRIDE + k * 16);
+        if constexpr (R::INT4) add_int4(a, chunk, first, st);
         else if constexpr (FORM == RING_FP8) add_fp8(a, chunk, first, st);
         else add_bf16(a, chunk, first, st);
     }
-    if (R::INT4 && threadIdx.x < 32 && p.kv.n_outliers > 0)
-        add_outliers(p, row, (const uint16_t *)(chunks[0] + R::REST + R::KEYS * R::KEY_GROUPS * 4), scale,
-                     &rb->kept[lane]);
+    if constexpr (R::INT4)
+#pragma unroll
+        for (int32_t tile = 0; tile < TILES; tile++)
+            if (threadIdx.x < 32 && p.kv.n_outliers > 0)
+                add_outliers(p, row + tile * LANES * S_STRIDE,
+                             (const uint16_t *)(chunks[0] + R::REST + R::KEYS * R::KEY_GROUPS * 4),
+                             scale[tile], &rb->kept[tile][lane]);
 }
 
 /* ---- results --------------------------------------------------------------------------------------------------- */
 
-/* The thread's dimensions of a row of O, codes: of 32 dimensions s, column c. */
-template <int FORM> FL_DEVICE void store_row(const ring_state<FORM> &st, int32_t half, float *o) {
+/* The thread's dimensions of row `half` of a tile of O. Codes: of 32 dimensions s, column c. */
+template <int FORM, int TILES>
+FL_DEVICE void store_row(const ring_state<FORM, TILES> &st, int32_t tile, int32_t half, float *o) {
 #pragma unroll
     for (int32_t i = 0; i < 4; i++) {
         int32_t s = i / 2, c = i % 2;
         float x[4];
 #pragma unroll
         for (int32_t j = 0; j < 4; j++) {
-            x[j] = st.o[4 * s + j][2 * half + c];
+            x[j] = st.o[tile][4 * s + j][2 * half + c];
             if (ring<FORM>::INT4)
-                x[j] = fmaf(x[j], j % 2 ? 0x1p20f : 0x1p24f, st.bias[s % ring<FORM>::SLICE_GROUPS][2 * half]);
+                x[j] = fmaf(x[j], j % 2 ? 0x1p20f : 0x1p24f,
+                            st.bias[tile][s % ring<FORM>::SLICE_GROUPS][2 * half]);
             if (FORM == RING_FP8) x[j] *= FL_RING_HALF;
         }
         *(float4 *)(o + 32 * s + 8 * (threadIdx.x % 4) + 4 * c) = make_float4(x[0], x[1], x[2], x[3]);
     }
 }
 
-template <>
-__device__ __forceinline__ void store_row<RING_BF16>(const ring_state<RING_BF16> &st, int32_t half,
-                                                     float *o) {
+template <int TILES>
+FL_DEVICE void store_row(const ring_state<RING_BF16, TILES> &st, int32_t tile, int32_t half, float *o) {
 #pragma unroll
     for (int32_t i = 0; i < 8; i++)
-        *(float2 *)(o + 8 * i + threadIdx.x % 4 * 2) = make_float2(st.o[i][2 * half], st.o[i][2 * half + 1]);
+        *(float2 *)(o + 8 * i + threadIdx.x % 4 * 2) =
+            make_float2(st.o[tile][i][2 * half], st.o[tile][i][2 * half + 1]);
 }
 
-template <int FORM>
-FL_DEVICE void store_span(const params &p, const task &t, const ring_board *rb, const ring_state<FORM> &st) {
+/* Outliers, over what stands in their places. */
+template <int FORM, int TILES>
+FL_DEVICE void store_outliers(const params &p, const task &t, const ring_board<FORM, TILES> *rb) {
+    for (int32_t i = threadIdx.x; i < TILES * 128; i += THREADS) {
+        int32_t tile = i / 128, lane = i % 128 / 4,
+                part = i % 4; /* part of D of the thread `lane` of warp 0 */
+        int32_t row = tile * LANES + lane / 4 + part / 2 * 8, k = lane % 4 * 2 + part % 2;
+        if (row < t.n_lanes && k < p.kv.n_outliers)
+            partial_of(p, t.first_line + row, t.split)[p.kv.outliers[k]] =
+                ((const float *)&rb->kept[tile][lane])[part];
+    }
+}
+
+template <int FORM, int TILES>
+FL_DEVICE void store_span(const params &p, const task &t, const ring_board<FORM, TILES> *rb,
+                          const ring_state<FORM, TILES> &st) {
     int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
+    for (int32_t i = 0; i < 2 * TILES; i++) {
         float l = fl_warp_sum(st.l[i]);
-        if (lane == 0 && 2 * warp + i < t.n_lanes)
-            *state_of(p, partial_of(p, t.first_line + 2 * warp + i, t.split)) = make_float2(st.m[i], l);
+        int32_t row = warp * (2 * TILES) + i;
+        if (lane == 0 && row < t.n_lanes)
+            *state_of(p, partial_of(p, t.first_line + row, t.split)) = make_float2(st.m[i], l);
     }
 #pragma unroll
-    for (int32_t half = 0; half < 2; half++) {
-        int32_t row = lane / 4 + half * 8;
+    for (int32_t i = 0; i < 2 * TILES; i++) {
+        int32_t row = lane / 4 + i * 8;
         if (row < t.n_lanes)
-            store_row<FORM>(st, half, partial_of(p, t.first_line + row, t.split) + warp * SLICE);
+            store_row(st, i / 2, i % 2, partial_of(p, t.first_line + row, t.split) + warp * SLICE);
     }
-    if (!ring<FORM>::INT4 || p.kv.n_outliers == 0) return;
-    __syncthreads(); /* outliers go over what stands in their places */
-    const float *kept = (const float *)&rb->kept[lane];
-    for (int32_t i = 0; i < 4 && warp == 0; i++) {
-        int32_t row = lane / 4 + i / 2 * 8, k = lane % 4 * 2 + i % 2;
-        if (row < t.n_lanes && k < p.kv.n_outliers)
-            partial_of(p, t.first_line + row, t.split)[p.kv.outliers[k]] = kept[i];
+    if constexpr (ring<FORM>::INT4) {
+        if (p.kv.n_outliers == 0) return;
+        __syncthreads();
+        store_outliers(p, t, rb);
     }
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------ */
 
-template <int FORM>
-static __global__ void __launch_bounds__(THREADS, ring<FORM>::BLOCKS)
+template <int FORM, int TILES>
+static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCKS)
     attn_absorbed_ring_kernel(const __grid_constant__ ring_params r) {
     typedef ring<FORM> R;
+    typedef ring_shape<FORM, TILES> shape;
     extern __shared__ __align__(1024) uint8_t shared[];
     const params &p = r.p;
-    float *s = (float *)(shared + R::STAGES * r.stage_bytes);
-    uint16_t *weights = (uint16_t *)((uint8_t *)s + S_BYTES);
-    ring_board *rb = (ring_board *)((uint8_t *)s + S_BYTES + P_BYTES);
+    float *s = (float *)(shared + shape::STAGES * r.stage_bytes);
+    uint16_t *weights = (uint16_t *)((uint8_t *)s + shape::S_SIZE);
+    ring_board<FORM, TILES> *rb = (ring_board<FORM, TILES> *)((uint8_t *)s + shape::S_SIZE + shape::P_SIZE);
     const task &t = rb->t; /* there because registers are scarce */
-    ring_q q;
+    ring_q<TILES> q;
     task opened;
     if (!open_task(p, &rb->b, &opened)) return;
     if (threadIdx.x == 0) rb->t = opened;
@@ -312,38 +368,48 @@ static __global__ void __launch_bounds__(THREADS, ring<FORM>::BLOCKS)
     if (threadIdx.x == 0) {
         rb->f.seen = seen;
         rb->f.chunk = 0;
-        for (int32_t i = 0; i < R::STAGES; i++) fl_barrier_init(rb->full + i, 1);
+        for (int32_t i = 0; i < shape::STAGES; i++) fl_barrier_init(rb->full + i, 1);
         fl_barrier_init_fence();
-        for (int32_t i = 0; i < R::STAGES; i++) feed_chunk<FORM>(r, t, shared, rb->full, &rb->f);
+        for (int32_t i = 0; i < shape::STAGES; i++)
+            feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
     }
-    open_q<FORM>(p, t, rb, &q);
+    open_q(p, t, rb, &q);
     __syncthreads();
-    ring_state<FORM> st = {};
-    st.m[0] = st.m[1] = -INFINITY;
+    ring_state<FORM, TILES> st = {};
+#pragma unroll
+    for (int32_t i = 0; i < 2 * TILES; i++) st.m[i] = -INFINITY;
     for (int32_t chunk = 0; seen; seen &= seen - 1) {
         int32_t page = __ffs(seen) - 1;
         uint8_t *chunks[2] = {};
 #pragma unroll
         for (int32_t part = 0; part < R::PARTS; part++, chunk++) {
-            chunks[part] = shared + chunk % R::STAGES * r.stage_bytes;
-            fl_barrier_wait(rb->full + chunk % R::STAGES, (uint32_t)(chunk / R::STAGES) & 1);
+            chunks[part] = shared + chunk % shape::STAGES * r.stage_bytes;
+            fl_barrier_wait(rb->full + chunk % shape::STAGES, (uint32_t)(chunk / shape::STAGES) & 1);
         }
         if (t.split * SPLIT + (page + 1) * PAGE - 1 > t.last_pos) {
             blank_keys<FORM>(r, t, page, chunks);
             __syncthreads();
         }
-        ring_scores<FORM>(p, rb, q, chunks, s);
+        ring_scores(p, rb, q, chunks, s);
         __syncthreads(); /* S is there, and all are done with the page before */
         if (threadIdx.x == 0 && chunk > R::PARTS)
-            for (int32_t part = 0; part < R::PARTS; part++) feed_chunk<FORM>(r, t, shared, rb->full, &rb->f);
-        ring_weights<FORM>(t, page, s, weights, rb, &st);
+            for (int32_t part = 0; part < R::PARTS; part++)
+                feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
+        ring_weights(t, page, s, weights, rb, &st);
         __syncthreads(); /* P is there */
-        ring_values<FORM>(p, chunks, weights, rb, &st);
+        ring_values(p, chunks, weights, rb, &st);
     }
-    store_span<FORM>(p, t, rb, st);
+    store_span(p, t, rb, st);
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------------ */
+
+/* 32 where timelines have as many and tasks of 32 still fill a device. A lane's numbers are the same either way. */
+static int32_t ring_lanes(const fl_attn_absorbed_args *a, int32_t n_splits) {
+    enum { TASKS = 512 };
+    int64_t lines = (int64_t)a->rows * a->n_heads;
+    return lines / a->n_seqs >= LANES_MAX && lines / LANES_MAX * n_splits >= TASKS ? LANES_MAX : LANES;
+}
 
 /* Keys of pages as 16-bit elements of `bytes` a key, in boxes of 128 bytes and `keys` keys. */
 static fl_err map_keys(const uint8_t *base, const params *p, int32_t bytes, int32_t keys, CUtensorMap *out) {
@@ -360,7 +426,8 @@ static fl_err map_keys(const uint8_t *base, const params *p, int32_t bytes, int3
     return fl_tma_map(&s, out);
 }
 
-template <int FORM> static fl_err launch_ring_of(const params *p, cudaStream_t stream) {
+template <int FORM, int TILES> static fl_err launch_tiles(const params *p, cudaStream_t stream) {
+    typedef ring_shape<FORM, TILES> shape;
     typedef ring<FORM> R;
     ring_params r;
     memset(&r, 0, sizeof r);
@@ -369,14 +436,19 @@ template <int FORM> static fl_err launch_ring_of(const params *p, cudaStream_t s
     FL_TRY(map_keys(p->kv.base + p->kv.k_pe_bytes, p, ROW, R::KEYS, &r.k_pe));
     if (FORM != RING_BF16) r.rest_bytes = (p->stored_bytes - p->kv.scales_bytes) / R::PARTS;
     r.stage_bytes = (int32_t)fl_tasks_of(R::REST + r.rest_bytes, 1024) * 1024;
-    int32_t shared_bytes = R::STAGES * r.stage_bytes + S_BYTES + P_BYTES + (int32_t)sizeof(ring_board);
-    const void *kernel = (const void *)attn_absorbed_ring_kernel<FORM>;
+    int32_t board_bytes = (int32_t)sizeof(ring_board<FORM, TILES>);
+    int32_t shared_bytes = shape::STAGES * r.stage_bytes + shape::S_SIZE + shape::P_SIZE + board_bytes;
+    const void *kernel = (const void *)attn_absorbed_ring_kernel<FORM, TILES>;
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                      cudaSharedmemCarveoutMaxShared));
-    attn_absorbed_ring_kernel<FORM>
+    attn_absorbed_ring_kernel<FORM, TILES>
         <<<(uint32_t)(p->n_groups * p->n_spans), THREADS, (size_t)shared_bytes, stream>>>(r);
     return FL_CUDA_LAUNCHED("attn_absorbed (ring)");
+}
+
+template <int FORM> static fl_err launch_ring_of(const params *p, cudaStream_t stream) {
+    return p->lanes == LANES ? launch_tiles<FORM, 1>(p, stream) : launch_tiles<FORM, 2>(p, stream);
 }
 
 static fl_err launch_ring(const params *p, cudaStream_t stream) {

@@ -27,10 +27,7 @@ template <int FORM> struct ring {
                                    : 8, /* of a key's latent */
         KEYS = INT4 ? 64 : 32,          /* of a chunk */
         PARTS = PAGE / KEYS,            /* chunks of a page */
-        STAGES = INT4               ? 3
-                 : FORM == RING_FP8 ? 4
-                                    : 5,
-        BLOCKS = FORM == RING_BF16 ? 1 : 2,            /* a multiprocessor */
+
         BOX = KEYS * ROW,                              /* bytes */
         K_PE = BOXES * BOX,                            /* offset in a stage */
         REST = K_PE + BOX,                             /* offset of scales and outliers */
@@ -38,6 +35,22 @@ template <int FORM> struct ring {
         GROUPS = INT4 ? (int)QUARTER / (int)GROUP : 1, /* of a quarter */
         SLICE_GROUPS = FORM == RING_INT4_32 ? 2 : 1,   /* of a warp's slice, at least */
         KEY_GROUPS = INT4 ? (int)RING_LATENT / (int)GROUP : 4
+    };
+};
+
+/* Buffers of the ring, blocks a multiprocessor, by how many 16 lanes a task has. */
+template <int FORM, int TILES> struct ring_shape {
+    enum {
+        BLOCKS = FORM == RING_BF16 || TILES == 2 ? 1 : 2,
+        STAGES = FORM == RING_BF16  ? 5
+                 : ring<FORM>::INT4 ? (TILES == 2 ? 6 : 3)
+                                    : (TILES == 2 ? 8 : 4),
+        LINES = TILES * LANES,
+        S_SIZE = TILES * S_BYTES,
+        P_SIZE = TILES * P_BYTES,
+        INT4_TILES = ring<FORM>::INT4 ? TILES : 1, /* what only int4 has takes little room otherwise */
+        INT4_LINES = ring<FORM>::INT4 ? LINES : 1,
+        INT4_THREADS = ring<FORM>::INT4 ? 32 : 1
     };
 };
 
@@ -56,28 +69,29 @@ typedef struct feed {
 } feed;
 
 /* Shared memory. */
-typedef struct ring_board {
+template <int FORM, int TILES> struct ring_board {
+    typedef ring_shape<FORM, TILES> shape;
     board b;
     uint64_t full[8];
     task t;
     feed f;
-    uint4 k_pe[QUARTERS][32]; /* operands, which registers have no room for: q's k_pe */
-    /* int4, the latter half times a power of two, `up` * 2^-24, lane by lane */
-    uint4 sums_of_groups[2][32];
-    uint2 outliers[32];
-    float4 kept[32];                    /* warp 0's columns of O of outliers */
-    float tops[QUARTERS][LANES];        /* largest |q| of a row's quarter */
-    float sums[LANES][RING_GROUPS_MAX]; /* of q in groups, outliers aside */
-    float down[LANES];                  /* what S has to be multiplied by */
-} ring_board;
+    uint4 k_pe[TILES][QUARTERS][32]; /* operands, which registers have no room for: q's k_pe */
+    /* int4, the latter three times a power of two, `up` * 2^-24, lane by lane */
+    float tops[QUARTERS][shape::INT4_LINES];             /* largest |q| of a row's quarter */
+    float down[shape::INT4_LINES];                       /* what S has to be multiplied by */
+    float4 kept[shape::INT4_TILES][shape::INT4_THREADS]; /* warp 0's columns of O of outliers */
+    uint4 sums_of_groups[shape::INT4_TILES][2][shape::INT4_THREADS];
+    uint2 outliers[shape::INT4_TILES][shape::INT4_THREADS];
+    float sums[shape::INT4_LINES][RING_GROUPS_MAX]; /* of q in groups, outliers aside */
+};
 
 /* ---- chunks to shared memory ----------------------------------------------------------------------------------- */
 
-template <int FORM>
+template <int FORM, int STAGES>
 FL_DEVICE void feed_chunk(const ring_params &r, const task &t, uint8_t *stages, uint64_t *full, feed *f) {
     typedef ring<FORM> R;
     if (f->seen == 0) return;
-    int32_t page = t.pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % R::STAGES;
+    int32_t page = t.pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % STAGES;
     uint8_t *to = stages + stage * r.stage_bytes;
     fl_barrier_expect(full + stage, (uint32_t)(R::REST + r.rest_bytes));
     for (int32_t i = 0; i < R::BOXES; i++)
@@ -141,10 +155,8 @@ FL_DEVICE void bf16_of_fp8(uint32_t codes, uint32_t (&x)[2]) {
 
 /* ---- scores ---------------------------------------------------------------------------------------------------- */
 
-/* Of a thread: rows lane / 4 and + 8 of q, the warp's quarter; int4: times a power of two. */
-typedef struct ring_q {
-    uint32_t latent[8][4];
-} ring_q;
+/* Of a thread: rows lane / 4 and + 8 of q of each 16 lanes, the warp's quarter; int4: times a power of two. */
+template <int TILES> struct ring_q { uint32_t latent[TILES][8][4]; };
 
 FL_DEVICE float bf16_at(const uint16_t *x) {
     return fl_kv_f32_of_bf16(*x);
@@ -161,9 +173,14 @@ FL_DEVICE float row_max(float x) {
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-/* Where a row of q lies, NULL if the lane is not there. */
-FL_DEVICE const uint16_t *q_row(const params &p, const task &t, int32_t half) {
-    int32_t lane = threadIdx.x % 32 / 4 + 8 * half;
+/* Of the thread's rows of q, 8 lanes apart, row i. */
+FL_DEVICE int32_t q_lane(int32_t i) {
+    return threadIdx.x % 32 / 4 + 8 * i;
+}
+
+/* Where it lies, NULL if the lane is not there. */
+FL_DEVICE const uint16_t *q_row(const params &p, const task &t, int32_t i) {
+    int32_t lane = q_lane(i);
     return lane < t.n_lanes ? p.q + (t.first_line + lane) * RING_WIDTH : NULL;
 }
 
@@ -176,25 +193,25 @@ FL_DEVICE void q_run(const uint16_t *row, int32_t j, float (&x)[8]) {
 }
 
 /* int4: each quarter's largest |q|; the barrier after it is the caller's. */
-FL_DEVICE void find_tops(const params &p, const task &t, ring_board *rb) {
-    int32_t quarter = threadIdx.x / 32 % QUARTERS, lane = threadIdx.x % 32;
-#pragma unroll
-    for (int32_t half = 0; half < 2; half++) {
-        const uint16_t *row = q_row(p, t, half);
+template <int FORM, int TILES>
+FL_DEVICE void find_tops(const params &p, const task &t, ring_board<FORM, TILES> *rb) {
+    int32_t quarter = threadIdx.x / 32 % QUARTERS;
+    for (int32_t i = 0; i < 2 * TILES; i++) {
+        const uint16_t *row = q_row(p, t, i);
         float x[8], top = 0;
 #pragma unroll
         for (int32_t j = 0; j < 4; j++) {
             q_run(row, j, x);
 #pragma unroll
-            for (int32_t i = 0; i < 8; i++) top = fmaxf(top, fabsf(x[i]));
+            for (int32_t k = 0; k < 8; k++) top = fmaxf(top, fabsf(x[k]));
         }
         top = row_max(top);
-        if (lane % 4 == 0 && threadIdx.x / 32 < QUARTERS) rb->tops[quarter][lane / 4 + 8 * half] = top;
+        if (threadIdx.x % 4 == 0 && threadIdx.x / 32 < QUARTERS) rb->tops[quarter][q_lane(i)] = top;
     }
 }
 
 /* Power of two that brings the largest latent q of a row to 2^14: f16 has all bits of it. */
-FL_DEVICE float scale_up(const ring_board *rb, int32_t lane) {
+template <int FORM, int TILES> FL_DEVICE float scale_up(const ring_board<FORM, TILES> *rb, int32_t lane) {
     float top = 0;
 #pragma unroll
     for (int32_t i = 0; i < QUARTERS; i++) top = fmaxf(top, rb->tops[i][lane]);
@@ -202,12 +219,13 @@ FL_DEVICE float scale_up(const ring_board *rb, int32_t lane) {
     return __uint_as_float((268u - exponent) << 23);
 }
 
-/* int4: the thread's row `half`. Leaves the sums of the quarter's groups on the board. */
-template <int FORM>
-FL_DEVICE void open_q_int4(const params &p, const uint16_t *row, int32_t half, ring_board *rb, ring_q *q) {
+/* int4: row `half` of the thread's two of a tile. Leaves the sums of the quarter's groups on the board. */
+template <int FORM, int TILES>
+FL_DEVICE void open_q_int4(const params &p, const task &t, int32_t tile, int32_t half,
+                           ring_board<FORM, TILES> *rb, ring_q<TILES> *q) {
     typedef ring<FORM> R;
-    int32_t quarter = threadIdx.x / 32 % QUARTERS, t = threadIdx.x % 4,
-            lane = threadIdx.x % 32 / 4 + 8 * half;
+    int32_t quarter = threadIdx.x / 32 % QUARTERS, column = threadIdx.x % 4, lane = q_lane(2 * tile + half);
+    const uint16_t *row = q_row(p, t, 2 * tile + half);
     float up = scale_up(rb, lane), low_up = up * 0x1p-24f, sum[R::GROUPS] = {}, kept[2] = {0, 0};
     rb->down[lane] = 1 / low_up;
 #pragma unroll
@@ -221,7 +239,7 @@ FL_DEVICE void open_q_int4(const params &p, const uint16_t *row, int32_t half, r
         }
 #pragma unroll
         for (int32_t i = 0; i < 4; i++)
-            q->latent[2 * j + i / 2][i % 2 * 2 + half] = fl_pack_f16(x[i], x[i + 4]);
+            q->latent[tile][2 * j + i / 2][i % 2 * 2 + half] = fl_pack_f16(x[i], x[i + 4]);
     }
 #pragma unroll
     for (int32_t i = 0; i < R::GROUPS; i++) sum[i] = row_sum(sum[i]);
@@ -230,18 +248,18 @@ FL_DEVICE void open_q_int4(const params &p, const uint16_t *row, int32_t half, r
 #pragma unroll
         for (int32_t i = 0; i < R::GROUPS; i++)
             if (p.kv.outliers[k] / R::GROUP == quarter * R::GROUPS + i) sum[i] -= x;
-        if (k == 2 * t) kept[0] = x;
-        if (k == 2 * t + 1) kept[1] = x;
+        if (k == 2 * column) kept[0] = x;
+        if (k == 2 * column + 1) kept[1] = x;
     }
-    uint32_t *operands = (uint32_t *)&rb->outliers[threadIdx.x % 32];
+    uint32_t *operands = (uint32_t *)&rb->outliers[tile][threadIdx.x % 32];
     operands[half] = fl_pack_bf16(kept[0], kept[1]);
-    operands = (uint32_t *)&rb->k_pe[quarter][threadIdx.x % 32];
-    if (t == 0 && threadIdx.x / 32 < QUARTERS)
+    operands = (uint32_t *)&rb->k_pe[tile][quarter][threadIdx.x % 32];
+    if (column == 0 && threadIdx.x / 32 < QUARTERS)
 #pragma unroll
         for (int32_t i = 0; i < R::GROUPS; i++) rb->sums[lane][quarter * R::GROUPS + i] = sum[i];
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
-        uint32_t run = row ? *(const uint32_t *)(row + RING_LATENT + quarter * 16 + 2 * t + 8 * i) : 0;
+        uint32_t run = row ? *(const uint32_t *)(row + RING_LATENT + quarter * 16 + 2 * column + 8 * i) : 0;
         operands[2 * i + half] =
             fl_pack_bf16(fl_low_of_bf16x2(run) * low_up, fl_high_of_bf16x2(run) * low_up);
     }
@@ -249,13 +267,13 @@ FL_DEVICE void open_q_int4(const params &p, const uint16_t *row, int32_t half, r
 
 /* int4, after a barrier: sums of all groups as an operand: f16 and remainders of 8 groups, or f16 of 16 and then their
  * remainders. */
-template <int FORM> FL_DEVICE void open_sums(ring_board *rb) {
+template <int FORM, int TILES> FL_DEVICE void open_sums(int32_t tile, ring_board<FORM, TILES> *rb) {
     constexpr bool eight = ring<FORM>::KEY_GROUPS == 8;
-    uint32_t *operands[2] = {(uint32_t *)&rb->sums_of_groups[0][threadIdx.x % 32],
-                             (uint32_t *)&rb->sums_of_groups[1][threadIdx.x % 32]};
+    uint32_t *operands[2] = {(uint32_t *)&rb->sums_of_groups[tile][0][threadIdx.x % 32],
+                             (uint32_t *)&rb->sums_of_groups[tile][1][threadIdx.x % 32]};
 #pragma unroll
     for (int32_t i = 0; i < 4; i++) {
-        int32_t lane = threadIdx.x % 32 / 4 + i % 2 * 8, pair = threadIdx.x % 4 + (eight ? 0 : i / 2 * 4);
+        int32_t lane = q_lane(2 * tile + i % 2), pair = threadIdx.x % 4 + (eight ? 0 : i / 2 * 4);
         float low = rb->sums[lane][2 * pair], high = rb->sums[lane][2 * pair + 1];
         uint32_t near = fl_pack_f16(low, high);
         uint32_t rest = fl_pack_f16(low - fl_low_of_f16x2(near), high - fl_high_of_f16x2(near));
@@ -265,46 +283,49 @@ template <int FORM> FL_DEVICE void open_sums(ring_board *rb) {
 }
 
 /* fp8: steps of 16 bytes of a key, of which this thread has 4; bf16: 16 dimensions of every fourth 16. */
-template <int FORM>
-FL_DEVICE void open_q_plain(const uint16_t *row, int32_t half, ring_board *rb, ring_q *q) {
-    int32_t quarter = threadIdx.x / 32 % QUARTERS, t = threadIdx.x % 4;
+template <int FORM, int TILES>
+FL_DEVICE void open_q_plain(const params &p, const task &t, int32_t tile, int32_t half,
+                            ring_board<FORM, TILES> *rb, ring_q<TILES> *q) {
+    int32_t quarter = threadIdx.x / 32 % QUARTERS, column = threadIdx.x % 4;
+    const uint16_t *row = q_row(p, t, 2 * tile + half);
 #pragma unroll
     for (int32_t j = 0; j < 8; j++) {
         uint32_t low = 0, high = 0;
         if (row && FORM == RING_FP8) {
-            uint2 run = *(const uint2 *)(row + quarter * QUARTER + j * 16 + t * 4);
+            uint2 run = *(const uint2 *)(row + quarter * QUARTER + j * 16 + column * 4);
             low =
                 fl_pack_bf16(fl_low_of_bf16x2(run.x) * FL_RING_HALF, fl_low_of_bf16x2(run.y) * FL_RING_HALF);
             high = fl_pack_bf16(fl_high_of_bf16x2(run.x) * FL_RING_HALF,
                                 fl_high_of_bf16x2(run.y) * FL_RING_HALF);
         } else if (row) {
-            const uint16_t *run = row + (j * QUARTERS + quarter) * 16 + 2 * t;
+            const uint16_t *run = row + (j * QUARTERS + quarter) * 16 + 2 * column;
             low = *(const uint32_t *)run;
             high = *(const uint32_t *)(run + 8);
         }
-        q->latent[j][half] = low;
-        q->latent[j][2 + half] = high;
+        q->latent[tile][j][half] = low;
+        q->latent[tile][j][2 + half] = high;
     }
-    const uint16_t *k_pe = row + RING_LATENT + quarter * 16 + 2 * t;
-    uint32_t *operands = (uint32_t *)&rb->k_pe[quarter][threadIdx.x % 32];
+    const uint16_t *k_pe = row + RING_LATENT + quarter * 16 + 2 * column;
+    uint32_t *operands = (uint32_t *)&rb->k_pe[tile][quarter][threadIdx.x % 32];
     operands[half] = row ? *(const uint32_t *)k_pe : 0;
     operands[2 + half] = row ? *(const uint32_t *)(k_pe + 8) : 0;
 }
 
-template <int FORM> FL_DEVICE void open_q(const params &p, const task &t, ring_board *rb, ring_q *q) {
+template <int FORM, int TILES>
+FL_DEVICE void open_q(const params &p, const task &t, ring_board<FORM, TILES> *rb, ring_q<TILES> *q) {
     if constexpr (ring<FORM>::INT4) {
         find_tops(p, t, rb);
         __syncthreads();
 #pragma unroll
-        for (int32_t half = 0; half < 2; half++) open_q_int4<FORM>(p, q_row(p, t, half), half, rb, q);
+        for (int32_t i = 0; i < 2 * TILES; i++) open_q_int4(p, t, i / 2, i % 2, rb, q);
         __syncthreads();
-        if (threadIdx.x < 32) {
-            open_sums<FORM>(rb);
-            rb->kept[threadIdx.x] = make_float4(0, 0, 0, 0);
+        for (int32_t tile = 0; tile < TILES && threadIdx.x < 32; tile++) {
+            open_sums(tile, rb);
+            rb->kept[tile][threadIdx.x] = make_float4(0, 0, 0, 0);
         }
     } else {
 #pragma unroll
-        for (int32_t half = 0; half < 2; half++) open_q_plain<FORM>(q_row(p, t, half), half, rb, q);
+        for (int32_t i = 0; i < 2 * TILES; i++) open_q_plain(p, t, i / 2, i % 2, rb, q);
     }
 }
 
@@ -314,52 +335,77 @@ FL_DEVICE int32_t eight_keys(int32_t i) {
     return (i + (int32_t)threadIdx.x / 32) % QUARTERS * 8;
 }
 
+/* An operand of a row of 32. */
+FL_DEVICE void take_operand(const uint4 *operands, uint32_t (&a)[4]) {
+    uint4 operand = operands[threadIdx.x % 32];
+    a[0] = operand.x;
+    a[1] = operand.y;
+    a[2] = operand.z;
+    a[3] = operand.w;
+}
+
 /* k_pe's part of S: 4 x 8 keys from `first` of a chunk on. */
-FL_DEVICE void score_k_pe(uint4 operand, const uint8_t *box, int32_t first, float (&sum)[4][4]) {
-    int32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % QUARTERS * 2 + lane / 8 % 2;
-    const uint32_t q[4] = {operand.x, operand.y, operand.z, operand.w};
+template <int FORM, int TILES>
+FL_DEVICE void score_k_pe(const ring_board<FORM, TILES> *rb, const uint8_t *box, int32_t first,
+                          float (&sum)[TILES][4][4]) {
+    int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS,
+            piece = quarter * 2 + lane / 8 % 2;
+    uint32_t q[TILES][4];
+#pragma unroll
+    for (int32_t tile = 0; tile < TILES; tile++) take_operand(rb->k_pe[tile][quarter], q[tile]);
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
         uint32_t b[4];
         fl_load_matrices(b, piece_of(box, first + eight_keys(2 * i + lane / 16) + lane % 8, piece));
-        fl_mma_bf16(sum[2 * i], q, b[0], b[1]);
-        fl_mma_bf16(sum[2 * i + 1], q, b[2], b[3]);
+#pragma unroll
+        for (int32_t tile = 0; tile < TILES; tile++) {
+            fl_mma_bf16(sum[tile][2 * i], q[tile], b[0], b[1]);
+            fl_mma_bf16(sum[tile][2 * i + 1], q[tile], b[2], b[3]);
+        }
     }
 }
 
 /* Outliers' part of 8 keys. */
-FL_DEVICE void score_outliers(const params &p, uint2 q, const uint16_t *kept, int32_t first,
-                              float (&sum)[4]) {
+template <int FORM, int TILES>
+FL_DEVICE void score_outliers(const params &p, const ring_board<FORM, TILES> *rb, const uint16_t *kept,
+                              int32_t first, float (&sum)[TILES][4][4]) {
     int32_t key = first + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2, n = p.kv.n_outliers;
-    uint32_t a[4] = {q.x, q.y, 0, 0}, b = 0;
+    uint32_t b = 0;
     if (k < n) b = kept[key * n + k];
     if (k + 1 < n) b |= (uint32_t)kept[key * n + k + 1] << 16;
-    fl_mma_bf16(sum, a, b, 0);
+#pragma unroll
+    for (int32_t tile = 0; tile < TILES; tile++) {
+        uint2 operand = rb->outliers[tile][threadIdx.x % 32];
+        const uint32_t a[4] = {operand.x, operand.y, 0, 0};
+        fl_mma_bf16(sum[tile][0], a, b, 0);
+    }
 }
 
 /* Minima's part of 8 keys, of all groups. */
-template <int FORM>
-FL_DEVICE void score_minima(const ring_board *rb, const uint32_t *scales, int32_t first, float (&sum)[4]) {
+template <int FORM, int TILES>
+FL_DEVICE void score_minima(const ring_board<FORM, TILES> *rb, const uint32_t *scales, int32_t first,
+                            float (&sum)[TILES][4][4]) {
     typedef ring<FORM> R;
     const uint2 *fits = (const uint2 *)(scales + (first + threadIdx.x % 32 / 4) * R::KEY_GROUPS);
     uint2 fit = fits[threadIdx.x % 4];
-    uint32_t minimum = __byte_perm(fit.x, fit.y, 0x7632), behind = minimum;
+    uint32_t minimum = __byte_perm(fit.x, fit.y, 0x7632), behind = minimum, a[4];
     if (R::KEY_GROUPS == 16) {
         fit = fits[threadIdx.x % 4 + 4];
         behind = __byte_perm(fit.x, fit.y, 0x7632);
     }
 #pragma unroll
-    for (int32_t i = 0; i < R::KEY_GROUPS / 8; i++) {
-        uint4 operand = rb->sums_of_groups[i][threadIdx.x % 32];
-        const uint32_t a[4] = {operand.x, operand.y, operand.z, operand.w};
-        fl_mma_f16(sum, a, minimum, behind);
+    for (int32_t i = 0; i < R::KEY_GROUPS / 8 * TILES; i++) {
+        take_operand(rb->sums_of_groups[i % TILES][i / TILES], a);
+        fl_mma_f16(sum[i % TILES][0], a, minimum, behind);
     }
 }
 
-/* Codes' part of 8 keys; keys are the columns of D. */
-template <int FORM>
-FL_DEVICE void score_int4(const ring_q &q, const uint8_t *chunk, int32_t first, float (&sum)[4]) {
+/* Codes' part of keys 8 n ..; keys are the columns of D. */
+template <int FORM, int TILES>
+FL_DEVICE void score_int4(const ring_q<TILES> &q, const uint8_t *chunk, int32_t first, int32_t n,
+                          float (&sum)[TILES][4][4]) {
     typedef ring<FORM> R;
+    enum { PIECES = R::GROUP / 32 }; /* of a group */
     int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
     uint32_t words[4], x[4];
     fl_load_matrices(words,
@@ -368,27 +414,35 @@ FL_DEVICE void score_int4(const ring_q &q, const uint8_t *chunk, int32_t first, 
     int32_t key = first + lane % 4 * 2;
 #pragma unroll
     for (int32_t i = 0; i < R::GROUPS; i++) {
-        float d[4];
+        float d[TILES][4];
 #pragma unroll
-        for (int32_t j = i * (R::GROUP / 32); j < (i + 1) * (R::GROUP / 32); j++) {
-            halves_of_int4(words[j], x);
-            if (j % (R::GROUP / 32) == 0) fl_mma_f16_first(d, q.latent[2 * j], x[0], x[1]);
-            else fl_mma_f16(d, q.latent[2 * j], x[0], x[1]);
-            fl_mma_f16(d, q.latent[2 * j + 1], x[2], x[3]);
+        for (int32_t j = 0; j < PIECES; j++) {
+            int32_t step = 2 * (i * PIECES + j);
+            halves_of_int4(words[i * PIECES + j], x);
+#pragma unroll
+            for (int32_t tile = 0; tile < TILES; tile++) {
+                if (j == 0) fl_mma_f16_first(d[tile], q.latent[tile][step], x[0], x[1]);
+                else fl_mma_f16(d[tile], q.latent[tile][step], x[0], x[1]);
+                fl_mma_f16(d[tile], q.latent[tile][step + 1], x[2], x[3]);
+            }
         }
 #pragma unroll
         for (int32_t c = 0; c < 2; c++) {
             float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
-            sum[c] = fmaf(scale, d[c], sum[c]);
-            sum[2 + c] = fmaf(scale, d[2 + c], sum[2 + c]);
+#pragma unroll
+            for (int32_t k = 0; k < 2 * TILES; k++)
+                sum[k / 2][n][k % 2 * 2 + c] =
+                    fmaf(scale, d[k / 2][k % 2 * 2 + c], sum[k / 2][n][k % 2 * 2 + c]);
         }
     }
 }
 
-FL_DEVICE void score_fp8(const ring_q &q, const uint8_t *chunk, int32_t first, float (&sum)[4]) {
+template <int TILES>
+FL_DEVICE void score_fp8(const ring_q<TILES> &q, const uint8_t *chunk, int32_t first, int32_t n,
+                         float (&sum)[TILES][4][4]) {
     typedef ring<RING_FP8> R;
     int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
-    float d[4] = {};
+    float d[TILES][4] = {}, scale[2];
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
         uint32_t words[4], x[2];
@@ -396,19 +450,22 @@ FL_DEVICE void score_fp8(const ring_q &q, const uint8_t *chunk, int32_t first, f
 #pragma unroll
         for (int32_t j = 0; j < 4; j++) {
             bf16_of_fp8(words[j], x);
-            fl_mma_bf16(d, q.latent[4 * i + j], x[0], x[1]);
+#pragma unroll
+            for (int32_t tile = 0; tile < TILES; tile++)
+                fl_mma_bf16(d[tile], q.latent[tile][4 * i + j], x[0], x[1]);
         }
     }
     const float *scales = (const float *)(chunk + R::REST) + quarter;
 #pragma unroll
-    for (int32_t c = 0; c < 2; c++) {
-        float scale = scales[(first + lane % 4 * 2 + c) * R::KEY_GROUPS] * FL_RING_HALF;
-        sum[c] = fmaf(scale, d[c], sum[c]);
-        sum[2 + c] = fmaf(scale, d[2 + c], sum[2 + c]);
-    }
+    for (int32_t c = 0; c < 2; c++)
+        scale[c] = scales[(first + lane % 4 * 2 + c) * R::KEY_GROUPS] * FL_RING_HALF;
+#pragma unroll
+    for (int32_t i = 0; i < 4 * TILES; i++)
+        sum[i / 4][n][i % 4] = fmaf(scale[i % 2], d[i / 4][i % 4], sum[i / 4][n][i % 4]);
 }
 
-FL_DEVICE void score_bf16(const ring_q &q, const uint8_t *chunk, float (&sum)[4][4]) {
+template <int TILES>
+FL_DEVICE void score_bf16(const ring_q<TILES> &q, const uint8_t *chunk, float (&sum)[TILES][4][4]) {
     typedef ring<RING_BF16> R;
     int32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % QUARTERS * 2 + lane / 8 % 2;
     const uint8_t *from[2];
@@ -421,42 +478,45 @@ FL_DEVICE void score_bf16(const ring_q &q, const uint8_t *chunk, float (&sum)[4]
         for (int32_t i = 0; i < 2; i++) {
             uint32_t b[4];
             fl_load_matrices(b, from[i] + j * R::BOX);
-            fl_mma_bf16(sum[2 * i], q.latent[j], b[0], b[1]);
-            fl_mma_bf16(sum[2 * i + 1], q.latent[j], b[2], b[3]);
+#pragma unroll
+            for (int32_t tile = 0; tile < TILES; tile++) {
+                fl_mma_bf16(sum[tile][2 * i], q.latent[tile][j], b[0], b[1]);
+                fl_mma_bf16(sum[tile][2 * i + 1], q.latent[tile][j], b[2], b[3]);
+            }
         }
 }
 
 /* The warp's part of S: 32 keys, its quarter of the dimensions. */
-template <int FORM>
-FL_DEVICE void ring_scores(const params &p, const ring_board *rb, const ring_q &q,
+template <int FORM, int TILES>
+FL_DEVICE void ring_scores(const params &p, const ring_board<FORM, TILES> *rb, const ring_q<TILES> &q,
                            uint8_t *const (&chunks)[2], float *s) {
     typedef ring<FORM> R;
     int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, keys = warp / QUARTERS;
     const uint8_t *chunk = R::PARTS == 2 && keys == 1 ? chunks[1] : chunks[0];
     int32_t first = R::PARTS == 2 ? 0 : keys * 32; /* of the chunk's keys */
-    float sum[4][4] = {};
-    score_k_pe(rb->k_pe[warp % QUARTERS][lane], chunk + R::K_PE, first, sum);
+    float sum[TILES][4][4] = {};
+    score_k_pe(rb, chunk + R::K_PE, first, sum);
     if constexpr (R::INT4) {
         const uint32_t *scales = (const uint32_t *)(chunk + R::REST);
-        score_minima<FORM>(rb, scales, first + eight_keys(0), sum[0]);
+        score_minima(rb, scales, first + eight_keys(0), sum);
         if (p.kv.n_outliers > 0)
-            score_outliers(p, rb->outliers[lane], (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS),
-                           first + eight_keys(0), sum[0]);
+            score_outliers(p, rb, (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS), first + eight_keys(0),
+                           sum);
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) score_int4<FORM>(q, chunk, first + eight_keys(i), sum[i]);
-
+        for (int32_t i = 0; i < 4; i++) score_int4<FORM>(q, chunk, first + eight_keys(i), i, sum);
     } else if constexpr (FORM == RING_FP8) {
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + eight_keys(i), sum[i]);
+        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + eight_keys(i), i, sum);
     } else {
         score_bf16(q, chunk, sum);
     }
-    float *to = s + (warp % QUARTERS * LANES + lane / 4) * S_STRIDE + keys * 32 + lane % 4 * 2;
+    int32_t row = warp % QUARTERS * (TILES * LANES) + lane / 4;
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) {
-        float *at = to + eight_keys(i);
-        *(float2 *)at = make_float2(sum[i][0], sum[i][1]);
-        *(float2 *)(at + 8 * S_STRIDE) = make_float2(sum[i][2], sum[i][3]);
+    for (int32_t i = 0; i < 4 * TILES; i++) {
+        const float(&x)[4] = sum[i / 4][i % 4];
+        float *to = s + (row + i / 4 * LANES) * S_STRIDE + keys * 32 + eight_keys(i % 4) + lane % 4 * 2;
+        *(float2 *)to = make_float2(x[0], x[1]);
+        *(float2 *)(to + 8 * S_STRIDE) = make_float2(x[2], x[3]);
     }
 }
 
