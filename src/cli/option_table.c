@@ -143,7 +143,7 @@ const fl_option fl_option_table[] = {
     FLAG("quick", 0, quick, NULL, FL_VERB_OPCHECK, "leave the slow cases out"),
     FLAG("bench", 0, bench, NULL, FL_VERB_OPCHECK, "time the ops"),
     TEXT("only", only, NULL, NULL, "OP", FL_VERB_OPCHECK, "this op only"),
-    TEXT("only", only, NULL, NULL, "TEXT[,...]", FL_VERB_BENCH_KERNELS,
+    TEXT("only", only_kernels, NULL, NULL, "TEXT[,...]", FL_VERB_BENCH_KERNELS,
          "cases with one of these in their name only"),
     TEXT("tokens", tokens, NULL, "2k", "N[,N...]", FL_VERB_BENCH_PREFILL, "prompt lengths to time"),
     LIST("also", 0, also, "POLICY", FL_VERB_BENCH_PREFILL,

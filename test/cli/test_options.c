@@ -52,7 +52,7 @@ static void every_row_of_the_table_holds_together(void **state) {
             assert_false(p->letter && p->letter == o->letter && (p->verbs & o->verbs) != 0);
             assert_false(p->environment && o->environment && strcmp(p->environment, o->environment) == 0);
             /* One member for one name, which may mean something else to another verb. */
-            assert_true(p->offset != o->offset || strcmp(p->name, o->name) == 0);
+            assert_true(p->offset != o->offset);
         }
     }
 }
