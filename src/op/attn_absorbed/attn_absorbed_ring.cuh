@@ -358,6 +358,9 @@ static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCK
     task opened;
     if (!open_task(p, &rb->b, &opened)) return;
     if (threadIdx.x == 0) rb->t = opened;
+    if (threadIdx.x < opened.span * PAGES &&
+        opened.split * SPLIT + (int32_t)threadIdx.x * PAGE <= opened.last_pos)
+        rb->f.pages[threadIdx.x] = opened.pages[threadIdx.x];
     __syncthreads();
     uint32_t seen = rb->b.seen;
     if (seen == 0) {
@@ -371,7 +374,7 @@ static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCK
         for (int32_t i = 0; i < shape::STAGES; i++) fl_barrier_init(rb->full + i, 1);
         fl_barrier_init_fence();
         for (int32_t i = 0; i < shape::STAGES; i++)
-            feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
+            feed_chunk<FORM, shape::STAGES>(r, shared, rb->full, &rb->f);
     }
     open_q(p, t, rb, &q);
     __syncthreads();
@@ -394,7 +397,7 @@ static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCK
         __syncthreads(); /* S is there, and all are done with the page before */
         if (threadIdx.x == 0 && chunk > R::PARTS)
             for (int32_t part = 0; part < R::PARTS; part++)
-                feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
+                feed_chunk<FORM, shape::STAGES>(r, shared, rb->full, &rb->f);
         ring_weights(t, page, s, weights, rb, &st);
         __syncthreads(); /* P is there */
         ring_values(p, chunks, weights, rb, &st);

@@ -64,8 +64,9 @@ typedef struct ring_params {
 
 /* The thread that starts copies: what is left to start. */
 typedef struct feed {
-    uint32_t seen; /* pages */
-    int32_t chunk; /* the next one's number */
+    uint32_t seen;                   /* pages */
+    int32_t chunk;                   /* the next one's number */
+    int32_t pages[SPAN_MAX * PAGES]; /* where they are, read ahead: all wait for this thread */
 } feed;
 
 /* Shared memory. */
@@ -88,10 +89,10 @@ template <int FORM, int TILES> struct ring_board {
 /* ---- chunks to shared memory ----------------------------------------------------------------------------------- */
 
 template <int FORM, int STAGES>
-FL_DEVICE void feed_chunk(const ring_params &r, const task &t, uint8_t *stages, uint64_t *full, feed *f) {
+FL_DEVICE void feed_chunk(const ring_params &r, uint8_t *stages, uint64_t *full, feed *f) {
     typedef ring<FORM> R;
     if (f->seen == 0) return;
-    int32_t page = t.pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % STAGES;
+    int32_t page = f->pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % STAGES;
     uint8_t *to = stages + stage * r.stage_bytes;
     fl_barrier_expect(full + stage, (uint32_t)(R::REST + r.rest_bytes));
     for (int32_t i = 0; i < R::BOXES; i++)
@@ -412,27 +413,28 @@ FL_DEVICE void score_int4(const ring_q<TILES> &q, const uint8_t *chunk, int32_t 
                      piece_of(chunk + quarter / 2 * R::BOX, first + lane % 8, quarter % 2 * 4 + lane / 8));
     const uint32_t *scales = (const uint32_t *)(chunk + R::REST) + quarter * R::GROUPS;
     int32_t key = first + lane % 4 * 2;
+    float d[R::GROUPS][TILES][4]; /* groups in turns: a product waits for the one before it in the same d */
 #pragma unroll
-    for (int32_t i = 0; i < R::GROUPS; i++) {
-        float d[TILES][4];
+    for (int32_t k = 0; k < PIECES * R::GROUPS; k++) {
+        int32_t i = k % R::GROUPS, j = k / R::GROUPS, step = 2 * (i * PIECES + j);
+        halves_of_int4(words[i * PIECES + j], x);
 #pragma unroll
-        for (int32_t j = 0; j < PIECES; j++) {
-            int32_t step = 2 * (i * PIECES + j);
-            halves_of_int4(words[i * PIECES + j], x);
-#pragma unroll
-            for (int32_t tile = 0; tile < TILES; tile++) {
-                if (j == 0) fl_mma_f16_first(d[tile], q.latent[tile][step], x[0], x[1]);
-                else fl_mma_f16(d[tile], q.latent[tile][step], x[0], x[1]);
-                fl_mma_f16(d[tile], q.latent[tile][step + 1], x[2], x[3]);
-            }
+        for (int32_t tile = 0; tile < TILES; tile++) {
+            if (j == 0) fl_mma_f16_first(d[i][tile], q.latent[tile][step], x[0], x[1]);
+            else fl_mma_f16(d[i][tile], q.latent[tile][step], x[0], x[1]);
         }
 #pragma unroll
-        for (int32_t c = 0; c < 2; c++) {
-            float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
+        for (int32_t tile = 0; tile < TILES; tile++)
+            fl_mma_f16(d[i][tile], q.latent[tile][step + 1], x[2], x[3]);
+    }
 #pragma unroll
-            for (int32_t k = 0; k < 2 * TILES; k++)
-                sum[k / 2][n][k % 2 * 2 + c] =
-                    fmaf(scale, d[k / 2][k % 2 * 2 + c], sum[k / 2][n][k % 2 * 2 + c]);
+    for (int32_t k = 0; k < 2 * R::GROUPS; k++) {
+        int32_t i = k / 2, c = k % 2;
+        float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
+#pragma unroll
+        for (int32_t row = 0; row < 2 * TILES; row++) {
+            float &to = sum[row / 2][n][row % 2 * 2 + c];
+            to = fmaf(scale, d[i][row / 2][row % 2 * 2 + c], to);
         }
     }
 }
@@ -442,26 +444,29 @@ FL_DEVICE void score_fp8(const ring_q<TILES> &q, const uint8_t *chunk, int32_t f
                          float (&sum)[TILES][4][4]) {
     typedef ring<RING_FP8> R;
     int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
-    float d[TILES][4] = {}, scale[2];
+    float d[2][TILES][4] = {},
+          scale[2]; /* two, in turns: a product waits for the one before it in the same d */
+    uint32_t words[2][4], x[2];
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        uint32_t words[4], x[2];
-        fl_load_matrices(words, piece_of(chunk + quarter * R::BOX, first + lane % 8, i * 4 + lane / 8));
+    for (int32_t i = 0; i < 2; i++)
+        fl_load_matrices(words[i], piece_of(chunk + quarter * R::BOX, first + lane % 8, i * 4 + lane / 8));
 #pragma unroll
-        for (int32_t j = 0; j < 4; j++) {
-            bf16_of_fp8(words[j], x);
+    for (int32_t k = 0; k < 8; k++) {
+        int32_t i = k % 2, j = k / 2;
+        bf16_of_fp8(words[i][j], x);
 #pragma unroll
-            for (int32_t tile = 0; tile < TILES; tile++)
-                fl_mma_bf16(d[tile], q.latent[tile][4 * i + j], x[0], x[1]);
-        }
+        for (int32_t tile = 0; tile < TILES; tile++)
+            fl_mma_bf16(d[i][tile], q.latent[tile][4 * i + j], x[0], x[1]);
     }
     const float *scales = (const float *)(chunk + R::REST) + quarter;
 #pragma unroll
     for (int32_t c = 0; c < 2; c++)
         scale[c] = scales[(first + lane % 4 * 2 + c) * R::KEY_GROUPS] * FL_RING_HALF;
 #pragma unroll
-    for (int32_t i = 0; i < 4 * TILES; i++)
-        sum[i / 4][n][i % 4] = fmaf(scale[i % 2], d[i / 4][i % 4], sum[i / 4][n][i % 4]);
+    for (int32_t k = 0; k < 4 * TILES; k++) {
+        float &to = sum[k / 4][n][k % 4];
+        to = fmaf(scale[k % 2], d[0][k / 4][k % 4] + d[1][k / 4][k % 4], to);
+    }
 }
 
 template <int TILES>
