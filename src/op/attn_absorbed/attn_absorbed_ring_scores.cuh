@@ -330,12 +330,6 @@ FL_DEVICE void open_q(const params &p, const task &t, ring_board<FORM, TILES> *r
     }
 }
 
-/* The i-th 8 of the warp's 32 keys: quarters begin at different ones, and have the first to themselves for what is done
- * once a key. */
-FL_DEVICE int32_t eight_keys(int32_t i) {
-    return (i + (int32_t)threadIdx.x / 32) % QUARTERS * 8;
-}
-
 /* An operand of a row of 32. */
 FL_DEVICE void take_operand(const uint4 *operands, uint32_t (&a)[4]) {
     uint4 operand = operands[threadIdx.x % 32];
@@ -357,7 +351,7 @@ FL_DEVICE void score_k_pe(const ring_board<FORM, TILES> *rb, const uint8_t *box,
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
         uint32_t b[4];
-        fl_load_matrices(b, piece_of(box, first + eight_keys(2 * i + lane / 16) + lane % 8, piece));
+        fl_load_matrices(b, piece_of(box, first + i * 16 + lane / 16 * 8 + lane % 8, piece));
 #pragma unroll
         for (int32_t tile = 0; tile < TILES; tile++) {
             fl_mma_bf16(sum[tile][2 * i], q[tile], b[0], b[1]);
@@ -366,10 +360,10 @@ FL_DEVICE void score_k_pe(const ring_board<FORM, TILES> *rb, const uint8_t *box,
     }
 }
 
-/* Outliers' part of 8 keys. */
+/* Outliers' part of keys 8 `eighth` .. of the warp's 32. */
 template <int FORM, int TILES>
 FL_DEVICE void score_outliers(const params &p, const ring_board<FORM, TILES> *rb, const uint16_t *kept,
-                              int32_t first, float (&sum)[TILES][4][4]) {
+                              int32_t first, int32_t eighth, float (&sum)[TILES][4][4]) {
     int32_t key = first + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2, n = p.kv.n_outliers;
     uint32_t b = 0;
     if (k < n) b = kept[key * n + k];
@@ -378,14 +372,14 @@ FL_DEVICE void score_outliers(const params &p, const ring_board<FORM, TILES> *rb
     for (int32_t tile = 0; tile < TILES; tile++) {
         uint2 operand = rb->outliers[tile][threadIdx.x % 32];
         const uint32_t a[4] = {operand.x, operand.y, 0, 0};
-        fl_mma_bf16(sum[tile][0], a, b, 0);
+        fl_mma_bf16(sum[tile][eighth], a, b, 0);
     }
 }
 
-/* Minima's part of 8 keys, of all groups. */
+/* Minima's part of these keys, of all groups. */
 template <int FORM, int TILES>
 FL_DEVICE void score_minima(const ring_board<FORM, TILES> *rb, const uint32_t *scales, int32_t first,
-                            float (&sum)[TILES][4][4]) {
+                            int32_t n, float (&sum)[TILES][4][4]) {
     typedef ring<FORM> R;
     const uint2 *fits = (const uint2 *)(scales + (first + threadIdx.x % 32 / 4) * R::KEY_GROUPS);
     uint2 fit = fits[threadIdx.x % 4];
@@ -397,7 +391,7 @@ FL_DEVICE void score_minima(const ring_board<FORM, TILES> *rb, const uint32_t *s
 #pragma unroll
     for (int32_t i = 0; i < R::KEY_GROUPS / 8 * TILES; i++) {
         take_operand(rb->sums_of_groups[i % TILES][i / TILES], a);
-        fl_mma_f16(sum[i % TILES][0], a, minimum, behind);
+        fl_mma_f16(sum[i % TILES][n], a, minimum, behind);
     }
 }
 
@@ -475,8 +469,7 @@ FL_DEVICE void score_bf16(const ring_q<TILES> &q, const uint8_t *chunk, float (&
     int32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % QUARTERS * 2 + lane / 8 % 2;
     const uint8_t *from[2];
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++)
-        from[i] = piece_of(chunk, eight_keys(2 * i + lane / 16) + lane % 8, piece);
+    for (int32_t i = 0; i < 2; i++) from[i] = piece_of(chunk, i * 16 + lane / 16 * 8 + lane % 8, piece);
 #pragma unroll
     for (int32_t j = 0; j < 8; j++)
 #pragma unroll
@@ -503,15 +496,19 @@ FL_DEVICE void ring_scores(const params &p, const ring_board<FORM, TILES> *rb, c
     score_k_pe(rb, chunk + R::K_PE, first, sum);
     if constexpr (R::INT4) {
         const uint32_t *scales = (const uint32_t *)(chunk + R::REST);
-        score_minima(rb, scales, first + eight_keys(0), sum);
-        if (p.kv.n_outliers > 0)
-            score_outliers(p, rb, (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS), first + eight_keys(0),
-                           sum);
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) score_int4<FORM>(q, chunk, first + eight_keys(i), i, sum);
+        for (int32_t i = 0; i < 4; i++) {
+            if (i == warp % QUARTERS) { /* once a key: by one quarter */
+                score_minima(rb, scales, first + i * 8, i, sum);
+                if (p.kv.n_outliers > 0)
+                    score_outliers(p, rb, (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS), first + i * 8,
+                                   i, sum);
+            }
+            score_int4<FORM>(q, chunk, first + i * 8, i, sum);
+        }
     } else if constexpr (FORM == RING_FP8) {
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + eight_keys(i), i, sum);
+        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + i * 8, i, sum);
     } else {
         score_bf16(q, chunk, sum);
     }
@@ -519,7 +516,7 @@ FL_DEVICE void ring_scores(const params &p, const ring_board<FORM, TILES> *rb, c
 #pragma unroll
     for (int32_t i = 0; i < 4 * TILES; i++) {
         const float(&x)[4] = sum[i / 4][i % 4];
-        float *to = s + (row + i / 4 * LANES) * S_STRIDE + keys * 32 + eight_keys(i % 4) + lane % 4 * 2;
+        float *to = s + (row + i / 4 * LANES) * S_STRIDE + keys * 32 + i % 4 * 8 + lane % 4 * 2;
         *(float2 *)to = make_float2(x[0], x[1]);
         *(float2 *)(to + 8 * S_STRIDE) = make_float2(x[2], x[3]);
     }
