@@ -62,20 +62,14 @@ typedef struct ring_params {
     params p;
 } ring_params;
 
-/* The thread that starts copies: what is left to start. */
-typedef struct feed {
-    uint32_t seen;                   /* pages */
-    int32_t chunk;                   /* the next one's number */
-    int32_t pages[SPAN_MAX * PAGES]; /* where they are, read ahead: all wait for this thread */
-} feed;
-
 /* Shared memory. */
 template <int FORM, int TILES> struct ring_board {
     typedef ring_shape<FORM, TILES> shape;
     board b;
     uint64_t full[8];
     task t;
-    feed f;
+    int32_t pages[SPAN_MAX * PAGES]; /* those seen, read ahead: copies must not wait for the table */
+
     uint4 k_pe[TILES][QUARTERS][32]; /* operands, which registers have no room for: q's k_pe */
     /* int4, the latter three times a power of two, `up` * 2^-24, lane by lane */
     float tops[QUARTERS][shape::INT4_LINES];             /* largest |q| of a row's quarter */
@@ -88,21 +82,38 @@ template <int FORM, int TILES> struct ring_board {
 
 /* ---- chunks to shared memory ----------------------------------------------------------------------------------- */
 
-template <int FORM, int STAGES>
-FL_DEVICE void feed_chunk(const ring_params &r, uint8_t *stages, uint64_t *full, feed *f) {
+/* Where a chunk goes. */
+typedef struct place {
+    uint8_t *stage;
+    uint64_t *full;
+    int32_t page, part;
+} place;
+
+/* Copy i of a chunk: boxes of latents, k_pe, scales and outliers. */
+template <int FORM> FL_DEVICE void feed_copy(const ring_params &r, const place &to, int32_t i) {
     typedef ring<FORM> R;
-    if (f->seen == 0) return;
-    int32_t page = f->pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % STAGES;
-    uint8_t *to = stages + stage * r.stage_bytes;
-    fl_barrier_expect(full + stage, (uint32_t)(R::REST + r.rest_bytes));
-    for (int32_t i = 0; i < R::BOXES; i++)
-        fl_tma_load_3d(to + i * R::BOX, &r.latent, full + stage, i * (ROW / 2), part * R::KEYS, page);
-    fl_tma_load_3d(to + R::K_PE, &r.k_pe, full + stage, 0, part * R::KEYS, page);
-    if (FORM != RING_BF16)
-        fl_bulk_load(to + R::REST, fl_kv_piece_at(r.p.kv, page) + r.p.kv.scales_bytes + part * r.rest_bytes,
-                     (uint32_t)r.rest_bytes, full + stage);
-    f->chunk++;
-    if (part == R::PARTS - 1) f->seen &= f->seen - 1;
+    if (i < R::BOXES)
+        fl_tma_load_3d(to.stage + i * R::BOX, &r.latent, to.full, i * (ROW / 2), to.part * R::KEYS, to.page);
+    else if (i == R::BOXES)
+        fl_tma_load_3d(to.stage + R::K_PE, &r.k_pe, to.full, 0, to.part * R::KEYS, to.page);
+    else if (FORM != RING_BF16 && i == R::BOXES + 1)
+        fl_bulk_load(to.stage + R::REST,
+                     fl_kv_piece_at(r.p.kv, to.page) + r.p.kv.scales_bytes + to.part * r.rest_bytes,
+                     (uint32_t)r.rest_bytes, to.full);
+}
+
+/* Starts the copies of a chunk, each warp one or two. The barrier may count bytes before it is told how many. */
+template <int FORM, int TILES>
+FL_DEVICE void feed_chunk(const ring_params &r, uint8_t *stages, ring_board<FORM, TILES> *rb, int32_t chunk) {
+    typedef ring<FORM> R;
+    enum { STAGES = ring_shape<FORM, TILES>::STAGES };
+    int32_t i = WARPS - 1 - (int32_t)threadIdx.x / 32, stage = chunk % STAGES;
+    if (threadIdx.x % 32 != 0) return;
+    place to = {stages + stage * r.stage_bytes, rb->full + stage, rb->pages[chunk / R::PARTS],
+                chunk % R::PARTS};
+    if (threadIdx.x == 0) fl_barrier_expect(to.full, (uint32_t)(R::REST + r.rest_bytes));
+    feed_copy<FORM>(r, to, i);
+    if (FORM == RING_BF16 && i == 0) feed_copy<FORM>(r, to, R::BOXES); /* a ninth */
 }
 
 /* 16 bytes of a key in a copied box. */
