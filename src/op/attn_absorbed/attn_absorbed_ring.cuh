@@ -357,23 +357,22 @@ static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCK
     ring_q<TILES> q;
     task opened;
     if (!open_task(p, &rb->b, &opened)) return;
-    uint32_t seen = rb->b.seen;
-    int32_t n_chunks = __popc(seen) * R::PARTS;
-    if (threadIdx.x == 0) {
-        rb->t = opened;
-        for (int32_t i = 0; i < shape::STAGES; i++) fl_barrier_init(rb->full + i, 1);
-        fl_barrier_init_fence();
-    }
-    if (threadIdx.x < SPAN_MAX * PAGES && (seen >> threadIdx.x & 1))
-        rb->pages[__popc(seen & ((1u << threadIdx.x) - 1))] = opened.pages[threadIdx.x];
+    if (threadIdx.x == 0) rb->t = opened;
     __syncthreads();
+    uint32_t seen = rb->b.seen;
     if (seen == 0) {
         if (threadIdx.x < t.n_lanes)
             *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.split)) = make_float2(-INFINITY, 0);
         return;
     }
-#pragma unroll 1
-    for (int32_t i = 0; i < min((int32_t)shape::STAGES, n_chunks); i++) feed_chunk(r, shared, rb, i);
+    if (threadIdx.x == 0) {
+        rb->f.seen = seen;
+        rb->f.chunk = 0;
+        for (int32_t i = 0; i < shape::STAGES; i++) fl_barrier_init(rb->full + i, 1);
+        fl_barrier_init_fence();
+        for (int32_t i = 0; i < shape::STAGES; i++)
+            feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
+    }
     open_q(p, t, rb, &q);
     __syncthreads();
     ring_state<FORM, TILES> st = {};
@@ -393,12 +392,9 @@ static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCK
         }
         ring_scores(p, rb, q, chunks, s);
         __syncthreads(); /* S is there, and all are done with the page before */
-                         /* Chunks of the page before give their room to these. */
-#pragma unroll
-        for (int32_t part = 0; part < R::PARTS; part++) {
-            int32_t next = chunk - 2 * R::PARTS + part + shape::STAGES;
-            if (chunk > R::PARTS && next < n_chunks) feed_chunk(r, shared, rb, next);
-        }
+        if (threadIdx.x == 0 && chunk > R::PARTS)
+            for (int32_t part = 0; part < R::PARTS; part++)
+                feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
         ring_weights(t, page, s, weights, rb, &st);
         __syncthreads(); /* P is there */
         ring_values(p, chunks, weights, rb, &st);

@@ -62,14 +62,19 @@ typedef struct ring_params {
     params p;
 } ring_params;
 
+/* The thread that starts copies: what is left to start. */
+typedef struct feed {
+    uint32_t seen; /* pages */
+    int32_t chunk; /* the next one's number */
+} feed;
+
 /* Shared memory. */
 template <int FORM, int TILES> struct ring_board {
     typedef ring_shape<FORM, TILES> shape;
     board b;
     uint64_t full[8];
     task t;
-    int32_t pages[SPAN_MAX * PAGES]; /* those seen, read ahead: copies must not wait for the table */
-
+    feed f;
     uint4 k_pe[TILES][QUARTERS][32]; /* operands, which registers have no room for: q's k_pe */
     /* int4, the latter three times a power of two, `up` * 2^-24, lane by lane */
     float tops[QUARTERS][shape::INT4_LINES];             /* largest |q| of a row's quarter */
@@ -82,38 +87,21 @@ template <int FORM, int TILES> struct ring_board {
 
 /* ---- chunks to shared memory ----------------------------------------------------------------------------------- */
 
-/* Where a chunk goes. */
-typedef struct place {
-    uint8_t *stage;
-    uint64_t *full;
-    int32_t page, part;
-} place;
-
-/* Copy i of a chunk: boxes of latents, k_pe, scales and outliers. */
-template <int FORM> FL_DEVICE void feed_copy(const ring_params &r, const place &to, int32_t i) {
+template <int FORM, int STAGES>
+FL_DEVICE void feed_chunk(const ring_params &r, const task &t, uint8_t *stages, uint64_t *full, feed *f) {
     typedef ring<FORM> R;
-    if (i < R::BOXES)
-        fl_tma_load_3d(to.stage + i * R::BOX, &r.latent, to.full, i * (ROW / 2), to.part * R::KEYS, to.page);
-    else if (i == R::BOXES)
-        fl_tma_load_3d(to.stage + R::K_PE, &r.k_pe, to.full, 0, to.part * R::KEYS, to.page);
-    else if (FORM != RING_BF16 && i == R::BOXES + 1)
-        fl_bulk_load(to.stage + R::REST,
-                     fl_kv_piece_at(r.p.kv, to.page) + r.p.kv.scales_bytes + to.part * r.rest_bytes,
-                     (uint32_t)r.rest_bytes, to.full);
-}
-
-/* Starts the copies of a chunk, each warp one or two. The barrier may count bytes before it is told how many. */
-template <int FORM, int TILES>
-FL_DEVICE void feed_chunk(const ring_params &r, uint8_t *stages, ring_board<FORM, TILES> *rb, int32_t chunk) {
-    typedef ring<FORM> R;
-    enum { STAGES = ring_shape<FORM, TILES>::STAGES };
-    int32_t i = WARPS - 1 - (int32_t)threadIdx.x / 32, stage = chunk % STAGES;
-    if (threadIdx.x % 32 != 0) return;
-    place to = {stages + stage * r.stage_bytes, rb->full + stage, rb->pages[chunk / R::PARTS],
-                chunk % R::PARTS};
-    if (threadIdx.x == 0) fl_barrier_expect(to.full, (uint32_t)(R::REST + r.rest_bytes));
-    feed_copy<FORM>(r, to, i);
-    if (FORM == RING_BF16 && i == 0) feed_copy<FORM>(r, to, R::BOXES); /* a ninth */
+    if (f->seen == 0) return;
+    int32_t page = t.pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % STAGES;
+    uint8_t *to = stages + stage * r.stage_bytes;
+    fl_barrier_expect(full + stage, (uint32_t)(R::REST + r.rest_bytes));
+    for (int32_t i = 0; i < R::BOXES; i++)
+        fl_tma_load_3d(to + i * R::BOX, &r.latent, full + stage, i * (ROW / 2), part * R::KEYS, page);
+    fl_tma_load_3d(to + R::K_PE, &r.k_pe, full + stage, 0, part * R::KEYS, page);
+    if (FORM != RING_BF16)
+        fl_bulk_load(to + R::REST, fl_kv_piece_at(r.p.kv, page) + r.p.kv.scales_bytes + part * r.rest_bytes,
+                     (uint32_t)r.rest_bytes, full + stage);
+    f->chunk++;
+    if (part == R::PARTS - 1) f->seen &= f->seen - 1;
 }
 
 /* 16 bytes of a key in a copied box. */
@@ -341,6 +329,12 @@ FL_DEVICE void open_q(const params &p, const task &t, ring_board<FORM, TILES> *r
     }
 }
 
+/* The i-th 8 of the warp's 32 keys: quarters begin at different ones, and have the first to themselves for what is done
+ * once a key. */
+FL_DEVICE int32_t eight_keys(int32_t i) {
+    return (i + (int32_t)threadIdx.x / 32) % QUARTERS * 8;
+}
+
 /* An operand of a row of 32. */
 FL_DEVICE void take_operand(const uint4 *operands, uint32_t (&a)[4]) {
     uint4 operand = operands[threadIdx.x % 32];
@@ -362,7 +356,7 @@ FL_DEVICE void score_k_pe(const ring_board<FORM, TILES> *rb, const uint8_t *box,
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
         uint32_t b[4];
-        fl_load_matrices(b, piece_of(box, first + i * 16 + lane / 16 * 8 + lane % 8, piece));
+        fl_load_matrices(b, piece_of(box, first + eight_keys(2 * i + lane / 16) + lane % 8, piece));
 #pragma unroll
         for (int32_t tile = 0; tile < TILES; tile++) {
             fl_mma_bf16(sum[tile][2 * i], q[tile], b[0], b[1]);
@@ -371,10 +365,10 @@ FL_DEVICE void score_k_pe(const ring_board<FORM, TILES> *rb, const uint8_t *box,
     }
 }
 
-/* Outliers' part of keys 8 `eighth` .. of the warp's 32. */
+/* Outliers' part of 8 keys. */
 template <int FORM, int TILES>
 FL_DEVICE void score_outliers(const params &p, const ring_board<FORM, TILES> *rb, const uint16_t *kept,
-                              int32_t first, int32_t eighth, float (&sum)[TILES][4][4]) {
+                              int32_t first, float (&sum)[TILES][4][4]) {
     int32_t key = first + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2, n = p.kv.n_outliers;
     uint32_t b = 0;
     if (k < n) b = kept[key * n + k];
@@ -383,14 +377,14 @@ FL_DEVICE void score_outliers(const params &p, const ring_board<FORM, TILES> *rb
     for (int32_t tile = 0; tile < TILES; tile++) {
         uint2 operand = rb->outliers[tile][threadIdx.x % 32];
         const uint32_t a[4] = {operand.x, operand.y, 0, 0};
-        fl_mma_bf16(sum[tile][eighth], a, b, 0);
+        fl_mma_bf16(sum[tile][0], a, b, 0);
     }
 }
 
-/* Minima's part of these keys, of all groups. */
+/* Minima's part of 8 keys, of all groups. */
 template <int FORM, int TILES>
 FL_DEVICE void score_minima(const ring_board<FORM, TILES> *rb, const uint32_t *scales, int32_t first,
-                            int32_t n, float (&sum)[TILES][4][4]) {
+                            float (&sum)[TILES][4][4]) {
     typedef ring<FORM> R;
     const uint2 *fits = (const uint2 *)(scales + (first + threadIdx.x % 32 / 4) * R::KEY_GROUPS);
     uint2 fit = fits[threadIdx.x % 4];
@@ -402,7 +396,7 @@ FL_DEVICE void score_minima(const ring_board<FORM, TILES> *rb, const uint32_t *s
 #pragma unroll
     for (int32_t i = 0; i < R::KEY_GROUPS / 8 * TILES; i++) {
         take_operand(rb->sums_of_groups[i % TILES][i / TILES], a);
-        fl_mma_f16(sum[i % TILES][n], a, minimum, behind);
+        fl_mma_f16(sum[i % TILES][0], a, minimum, behind);
     }
 }
 
@@ -418,28 +412,27 @@ FL_DEVICE void score_int4(const ring_q<TILES> &q, const uint8_t *chunk, int32_t 
                      piece_of(chunk + quarter / 2 * R::BOX, first + lane % 8, quarter % 2 * 4 + lane / 8));
     const uint32_t *scales = (const uint32_t *)(chunk + R::REST) + quarter * R::GROUPS;
     int32_t key = first + lane % 4 * 2;
-    float d[R::GROUPS][TILES][4]; /* groups in turns: a product waits for the one before it in the same d */
 #pragma unroll
-    for (int32_t k = 0; k < PIECES * R::GROUPS; k++) {
-        int32_t i = k % R::GROUPS, j = k / R::GROUPS, step = 2 * (i * PIECES + j);
-        halves_of_int4(words[i * PIECES + j], x);
+    for (int32_t i = 0; i < R::GROUPS; i++) {
+        float d[TILES][4];
 #pragma unroll
-        for (int32_t tile = 0; tile < TILES; tile++) {
-            if (j == 0) fl_mma_f16_first(d[i][tile], q.latent[tile][step], x[0], x[1]);
-            else fl_mma_f16(d[i][tile], q.latent[tile][step], x[0], x[1]);
+        for (int32_t j = 0; j < PIECES; j++) {
+            int32_t step = 2 * (i * PIECES + j);
+            halves_of_int4(words[i * PIECES + j], x);
+#pragma unroll
+            for (int32_t tile = 0; tile < TILES; tile++) {
+                if (j == 0) fl_mma_f16_first(d[tile], q.latent[tile][step], x[0], x[1]);
+                else fl_mma_f16(d[tile], q.latent[tile][step], x[0], x[1]);
+                fl_mma_f16(d[tile], q.latent[tile][step + 1], x[2], x[3]);
+            }
         }
 #pragma unroll
-        for (int32_t tile = 0; tile < TILES; tile++)
-            fl_mma_f16(d[i][tile], q.latent[tile][step + 1], x[2], x[3]);
-    }
+        for (int32_t c = 0; c < 2; c++) {
+            float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
 #pragma unroll
-    for (int32_t k = 0; k < 2 * R::GROUPS; k++) {
-        int32_t i = k / 2, c = k % 2;
-        float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
-#pragma unroll
-        for (int32_t row = 0; row < 2 * TILES; row++) {
-            float &to = sum[row / 2][n][row % 2 * 2 + c];
-            to = fmaf(scale, d[i][row / 2][row % 2 * 2 + c], to);
+            for (int32_t k = 0; k < 2 * TILES; k++)
+                sum[k / 2][n][k % 2 * 2 + c] =
+                    fmaf(scale, d[k / 2][k % 2 * 2 + c], sum[k / 2][n][k % 2 * 2 + c]);
         }
     }
 }
@@ -449,29 +442,26 @@ FL_DEVICE void score_fp8(const ring_q<TILES> &q, const uint8_t *chunk, int32_t f
                          float (&sum)[TILES][4][4]) {
     typedef ring<RING_FP8> R;
     int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
-    float d[2][TILES][4] = {},
-          scale[2]; /* two, in turns: a product waits for the one before it in the same d */
-    uint32_t words[2][4], x[2];
+    float d[TILES][4] = {}, scale[2];
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++)
-        fl_load_matrices(words[i], piece_of(chunk + quarter * R::BOX, first + lane % 8, i * 4 + lane / 8));
+    for (int32_t i = 0; i < 2; i++) {
+        uint32_t words[4], x[2];
+        fl_load_matrices(words, piece_of(chunk + quarter * R::BOX, first + lane % 8, i * 4 + lane / 8));
 #pragma unroll
-    for (int32_t k = 0; k < 8; k++) {
-        int32_t i = k % 2, j = k / 2;
-        bf16_of_fp8(words[i][j], x);
+        for (int32_t j = 0; j < 4; j++) {
+            bf16_of_fp8(words[j], x);
 #pragma unroll
-        for (int32_t tile = 0; tile < TILES; tile++)
-            fl_mma_bf16(d[i][tile], q.latent[tile][4 * i + j], x[0], x[1]);
+            for (int32_t tile = 0; tile < TILES; tile++)
+                fl_mma_bf16(d[tile], q.latent[tile][4 * i + j], x[0], x[1]);
+        }
     }
     const float *scales = (const float *)(chunk + R::REST) + quarter;
 #pragma unroll
     for (int32_t c = 0; c < 2; c++)
         scale[c] = scales[(first + lane % 4 * 2 + c) * R::KEY_GROUPS] * FL_RING_HALF;
 #pragma unroll
-    for (int32_t k = 0; k < 4 * TILES; k++) {
-        float &to = sum[k / 4][n][k % 4];
-        to = fmaf(scale[k % 2], d[0][k / 4][k % 4] + d[1][k / 4][k % 4], to);
-    }
+    for (int32_t i = 0; i < 4 * TILES; i++)
+        sum[i / 4][n][i % 4] = fmaf(scale[i % 2], d[i / 4][i % 4], sum[i / 4][n][i % 4]);
 }
 
 template <int TILES>
@@ -480,7 +470,8 @@ FL_DEVICE void score_bf16(const ring_q<TILES> &q, const uint8_t *chunk, float (&
     int32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % QUARTERS * 2 + lane / 8 % 2;
     const uint8_t *from[2];
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) from[i] = piece_of(chunk, i * 16 + lane / 16 * 8 + lane % 8, piece);
+    for (int32_t i = 0; i < 2; i++)
+        from[i] = piece_of(chunk, eight_keys(2 * i + lane / 16) + lane % 8, piece);
 #pragma unroll
     for (int32_t j = 0; j < 8; j++)
 #pragma unroll
@@ -507,19 +498,15 @@ FL_DEVICE void ring_scores(const params &p, const ring_board<FORM, TILES> *rb, c
     score_k_pe(rb, chunk + R::K_PE, first, sum);
     if constexpr (R::INT4) {
         const uint32_t *scales = (const uint32_t *)(chunk + R::REST);
+        score_minima(rb, scales, first + eight_keys(0), sum);
+        if (p.kv.n_outliers > 0)
+            score_outliers(p, rb, (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS), first + eight_keys(0),
+                           sum);
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) {
-            if (i == warp % QUARTERS) { /* once a key: by one quarter */
-                score_minima(rb, scales, first + i * 8, i, sum);
-                if (p.kv.n_outliers > 0)
-                    score_outliers(p, rb, (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS), first + i * 8,
-                                   i, sum);
-            }
-            score_int4<FORM>(q, chunk, first + i * 8, i, sum);
-        }
+        for (int32_t i = 0; i < 4; i++) score_int4<FORM>(q, chunk, first + eight_keys(i), i, sum);
     } else if constexpr (FORM == RING_FP8) {
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + i * 8, i, sum);
+        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + eight_keys(i), i, sum);
     } else {
         score_bf16(q, chunk, sum);
     }
@@ -527,7 +514,7 @@ FL_DEVICE void ring_scores(const params &p, const ring_board<FORM, TILES> *rb, c
 #pragma unroll
     for (int32_t i = 0; i < 4 * TILES; i++) {
         const float(&x)[4] = sum[i / 4][i % 4];
-        float *to = s + (row + i / 4 * LANES) * S_STRIDE + keys * 32 + i % 4 * 8 + lane % 4 * 2;
+        float *to = s + (row + i / 4 * LANES) * S_STRIDE + keys * 32 + eight_keys(i % 4) + lane % 4 * 2;
         *(float2 *)to = make_float2(x[0], x[1]);
         *(float2 *)(to + 8 * S_STRIDE) = make_float2(x[2], x[3]);
     }
