@@ -130,8 +130,9 @@ static fl_err attend_group(const tail *a, const group *g, int64_t row) {
 
 /* Rows of a timeline that sees `splits` splits which still fit; 0: the group is full. */
 static int32_t room(const group *g, int32_t splits) {
-    int32_t widest = g->splits > splits ? g->splits : splits;
-    if (g->rows == 0) return ABSORBED_SPLIT_ROWS / splits > 0 ? ABSORBED_SPLIT_ROWS / splits : 1;
+    int32_t widest = g->splits > splits ? g->splits : splits; /* a row sees at least one */
+    if (widest < 1) return 1;
+    if (g->rows == 0) return ABSORBED_SPLIT_ROWS / widest > 0 ? ABSORBED_SPLIT_ROWS / widest : 1;
     int32_t most = ABSORBED_SPLIT_ROWS / 2 / widest - g->rows;
     return g->n_seqs < ABSORBED_TIMELINES && most > 0 ? most : 0;
 }

@@ -1,17 +1,17 @@
-/* attn_absorbed, CUDA. A task is one split of keys and up to 16 (row, head) pairs of one timeline, its lanes: the heads of
- * a row share every key that is read. For each page of 64 keys that some lane sees:
+/* attn_absorbed, CUDA. A task is one split of keys and up to 16 (row, head) pairs of one timeline, its lanes: the
+ * heads of a row share every key that is read. For each page of 64 keys that some lane sees:
  *   keys    bf16: copied to shared memory, the next page's while this one is used; quantised: the stored bytes are
  *           copied ahead, then decoded to bf16 [64][latent | k_pe]. Keys that the task does not see are zeros.
  *   scores  S[16 lanes][64 keys] = q key^T by mma.sync: a warp has 32 keys and every fourth 16 dimensions, whose q it
  *           keeps in registers
  *   weights a warp has two lanes: the four parts of S in order, maximum, P in bf16, the running (m, l)
  *   values  O[16][latent] += P latent: a warp has every eighth 16 latent dimensions, in registers
- * Then (o, m, l) of the split goes to scratch, [rows][n_heads][n_splits], and a second kernel merges a row's splits: each
- * warp every sixteenth of them in order, then the warps' sums in order. A lane's numbers never meet another's.
- * Grid: (lane groups of all timelines) x splits, groups that share pages side by side. Block: 256 threads. Shared: 47 KiB
- * (int4) to 63 KiB (bf16) at 128 + 32 dimensions, 113 KiB (int4: two blocks a multiprocessor) to 167 KiB (bf16) at 512 +
- * 64. Bound by memory traffic up to 16 lanes a key, if decoding keeps up; by shared memory's beyond. Shapes that this
- * does not fit take a plain kernel. */
+ * Then (o, m, l) of the split goes to scratch, [rows][n_heads][n_splits], and a second kernel merges a row's
+ * splits: each warp every sixteenth of them in order, then the warps' sums in order. A lane's numbers never meet
+ * another's. Grid: (lane groups of all timelines) x splits, groups that share pages side by side. Block: 256
+ * threads. Shared: 47 KiB (int4) to 63 KiB (bf16) at 128 + 32 dimensions, 113 KiB (int4: two blocks a
+ * multiprocessor) to 167 KiB (bf16) at 512 + 64. Bound by memory traffic up to 16 lanes a key, if decoding keeps
+ * up; by shared memory's beyond. Shapes that this does not fit take a plain kernel. */
 #include "op/attn_absorbed/attn_absorbed_ring.cuh"
 
 enum {

@@ -1,7 +1,8 @@
-/* What the CUDA kernels of attn_absorbed share: a launch's parameters, which keys a row sees, how a block finds its task,
- * where partial results go. A task is a span of splits of one timeline and up to 16 or 32 of its (row, head) pairs, its lanes.
- * The span of a row is one split, or two or four for rows far down a long timeline, where one row fills the device even
- * so: a matter of the row's own position, so that its bits do not depend on what else is in the call. */
+/* What the CUDA kernels of attn_absorbed share: a launch's parameters, which keys a row sees, how a block finds
+ * its task, where partial results go. A task is a span of splits of one timeline and up to 16 or 32 of its (row,
+ * head) pairs, its lanes. The span of a row is one split, or two or four for rows far down a long timeline, where
+ * one row fills the device even so: a matter of the row's own position, so that its bits do not depend on what
+ * else is in the call. */
 #ifndef FL_OP_ATTN_ABSORBED_CUDA_CUH
 #define FL_OP_ATTN_ABSORBED_CUDA_CUH
 

@@ -1,6 +1,6 @@
-/* attn_absorbed, CUDA, for latents of 512 and k_pe of 64 dimensions: keys are never written out in bf16. Chunks of 32 or
- * 64 keys come as they are stored through a ring of buffers in shared memory, by the bulk copy engine (rows of 128 bytes,
- * swizzled), several ahead. For each page of 64 keys that some lane of the task sees:
+/* attn_absorbed, CUDA, for latents of 512 and k_pe of 64 dimensions: keys are never written out in bf16. Chunks of
+ * 32 or 64 keys come as they are stored through a ring of buffers in shared memory, by the bulk copy engine (rows
+ * of 128 bytes, swizzled), several ahead. For each page of 64 keys that some lane of the task sees:
  *   scores  S[16 lanes][64 keys] = q key^T by mma.sync: a warp has 32 keys and a quarter of the dimensions, whose q it
  *           keeps in registers
  *   weights a warp has two lanes: the four parts of S in order, maximum, P in 16 bits, the running (m, l)
@@ -14,16 +14,16 @@
  *   fp8     e4m3 bits moved into a bf16 read 2^-120 of the value (subnormals too); half of that power goes to q and
  *           to P scale, half to the result. The NaN code reads as 480: only kv_write's NaN and infinite inputs make it.
  *   bf16    ldmatrix
- * The order of dimensions within a product's 16 is whatever the codes' bits suggest; q is loaded in the same order. An
- * int4 or fp8 latent is therefore rounded to act nowhere, P scale is.
+ * The order of dimensions within a product's 16 is whatever the codes' bits suggest; q is loaded in the same
+ * order. An int4 or fp8 latent is therefore rounded to act nowhere, P scale is.
  *
- * Where timelines have 32 lanes and tasks of 32 still fill a device, a task has two tiles of 16: each operand made of codes
- * is used twice, and a lane's numbers are the same.
+ * Where timelines have 32 lanes and tasks of 32 still fill a device, a task has two tiles of 16: each operand made
+ * of codes is used twice, and a lane's numbers are the same.
  *
- * Grid: (lane groups of all timelines) x spans, groups that share pages side by side. Block: 256 threads. Shared: about
- * 106 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16; up to 226 KiB with two tiles. Bound by memory
- * for bf16; by instruction issue, close to memory, for int4; by instruction issue for fp8 and for more than 16 lanes a
- * key. */
+ * Grid: (lane groups of all timelines) x spans, groups that share pages side by side. Block: 256 threads. Shared:
+ * about 106 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16; up to 226 KiB with two tiles.
+ * Bound by memory for bf16; by instruction issue, close to memory, for int4; by instruction issue for fp8 and for
+ * more than 16 lanes a key. */
 #ifndef FL_OP_ATTN_ABSORBED_RING_CUH
 #define FL_OP_ATTN_ABSORBED_RING_CUH
 
@@ -137,7 +137,8 @@ FL_DEVICE void add_outliers(const params &p, const uint16_t *row, const uint16_t
 /* P of 16 keys, of each 16 lanes. */
 template <int TILES> struct ring_p { uint32_t a[TILES][4]; };
 
-/* 16 keys from `first` on. A code's column is lane / 4 of tile 4 s + j: dimension 32 s + 4 (lane / 4) + j of the slice. */
+/* 16 keys from `first` on. A code's column is lane / 4 of tile 4 s + j: dimension 32 s + 4 (lane / 4) + j of the
+ * slice. */
 template <int FORM, int TILES>
 FL_DEVICE void add_int4(const ring_p<TILES> &weights, const uint8_t *chunk, int32_t first,
                         ring_state<FORM, TILES> *st) {

@@ -1,5 +1,5 @@
-/* attn_absorbed, CUDA, the kernel of attn_absorbed_ring.cuh: its sizes, how chunks of keys come to shared memory, how codes
- * become operands, and the scores of a page. */
+/* attn_absorbed, CUDA, the kernel of attn_absorbed_ring.cuh: its sizes, how chunks of keys come to shared memory,
+ * how codes become operands, and the scores of a page. */
 #ifndef FL_OP_ATTN_ABSORBED_RING_SCORES_CUH
 #define FL_OP_ATTN_ABSORBED_RING_SCORES_CUH
 

@@ -171,8 +171,8 @@ static void check_rule(oc_run *run, const fixture *f, const lists *l, int32_t li
     }
     OC_TRUE(run, n == length(l, line));
     /* Of the share every block counts that begins before the tile's end. */
-    int32_t share =
-        (int32_t)ceil((double)s->density * ((pos + FL_ATTN_LIST_ROWS - 1) / s->block_tokens + 1)) * each;
+    int32_t begun = (pos + FL_ATTN_LIST_ROWS - 1) / s->block_tokens + 1;
+    int32_t share = (int32_t)ceil((double)s->density * begun) * each;
     wanted += s->density > 0 && share < passing ? share : passing;
     if (wanted <= s->capacity) OC_TRUE(run, n == wanted);
     else OC_TRUE(run, n <= s->capacity && n > s->capacity - each);
