@@ -76,15 +76,16 @@ json_t *fl_calibrate_measured_json(const fl_calibrate_plan *plan, const fl_calib
     json_t *heads = json_pack("{s:f, s:I, s:i, s:i, s:o}", "alpha", fl_calibrate_alpha(r->head_alpha),
                               "length", (json_int_t)r->head_length_tokens, "documents", r->n_head_documents,
                               "measured", r->n_heads_measured, "nll", layer_table(r, r->head_loss));
-    return json_pack(
-        "{s:s, s:s, s:I, s:i, s:i, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "date",
-        date, "engine", fl_version(), "seed", (json_int_t)plan->seed, "documents", plan->n_documents, "texts",
-        plan->n_texts, "max_loss", plan->max_loss_points, "nll_max", r->nll_max, "elapsed_s", r->elapsed_s,
-        "reached", r->reached, "full", full, "loss", loss_json(&r->loss), "dense_trial", loss_json(&r->trial),
-        "with_bias", loss_json(&r->with_bias), "block_64", alphas_json(r, 0), "block_128", alphas_json(r, 1),
-        "kept", layer_table(r, at_alpha(r, r->mass[r->block].kept)), "density",
-        layer_table(r, at_alpha(r, r->mass[r->block].density)), "head_loss", heads, "outlier_gain",
-        outliers_json(r), "temperature", temperature_json(r));
+    return json_pack("{s:s, s:s, s:I, s:i, s:i, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+                     "s:o, s:o, s:o}",
+                     "date", date, "engine", fl_version(), "seed", (json_int_t)plan->seed, "documents",
+                     plan->n_documents, "texts", plan->n_texts, "max_loss", plan->max_loss_points, "nll_max",
+                     r->nll_max, "elapsed_s", r->elapsed_s, "reached", r->reached, "full", full, "loss",
+                     loss_json(&r->loss), "dense_trial", loss_json(&r->trial), "with_bias",
+                     loss_json(&r->with_bias), "block_64", alphas_json(r, 0), "block_128", alphas_json(r, 1),
+                     "kept", layer_table(r, at_alpha(r, r->mass[r->block].kept)), "density",
+                     layer_table(r, at_alpha(r, r->mass[r->block].density)), "head_loss", heads,
+                     "outlier_gain", outliers_json(r), "temperature", temperature_json(r));
 }
 
 /* ---- tables ----------------------------------------------------------------------------------------------------- */

@@ -242,6 +242,8 @@ static void a_run_measures_and_its_file_is_used(void **state) {
     assert_non_null(measured);
     assert_int_equal(json_array_size(json_object_get(measured, "block_64")), FL_CALIBRATE_ALPHAS);
     assert_int_equal(json_array_size(json_object_get(measured, "kept")), r.layers);
+    assert_true(json_is_array(json_object_get(measured, "outlier_gain")));
+    assert_true(json_is_array(json_object_get(measured, "temperature")));
     assert_int_equal(fl_calibration_write(dir, "c.json", &r.chosen, measured), FL_ERR_OK);
     json_decref(measured);
     snprintf(path, sizeof path, "%s/c.json", dir);
