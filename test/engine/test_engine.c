@@ -12,19 +12,10 @@
 
 #include <firstlight/firstlight.h>
 
+#include "support/asking.h"
 #include "support/golden.h"
 
-enum { ANSWER = 24, CTX = 4096 };
-
-typedef struct answer {
-    int32_t tokens[ANSWER];
-    float logprobs[ANSWER];
-    int32_t n;
-    char text[4096];
-    fl_finish finish;
-    fl_err err;
-    int64_t cached;
-} answer;
+enum { CTX = 4096 };
 
 static fl_engine *open_engine(int32_t span, int32_t threads) {
     fl_settings s;
@@ -37,54 +28,6 @@ static fl_engine *open_engine(int32_t span, int32_t threads) {
     s.n_threads = threads;
     if (fl_engine_open(&s, &e) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
     return e;
-}
-
-static fl_request *submit(fl_session *s, const int32_t *ids, int64_t n, int64_t document) {
-    fl_request_params p;
-    fl_request *r = NULL;
-    fl_request_params_default(&p);
-    p.tokens = ids;
-    p.n_tokens = n;
-    p.document_tokens = document;
-    p.max_tokens = ANSWER;
-    p.ignore_eos = true;
-    if (fl_submit(s, &p, &r) != FL_ERR_OK) fail_msg("submit: %s", fl_err_detail());
-    return r;
-}
-
-static answer finish(fl_request *r) {
-    answer a = {0};
-    fl_event e;
-    do {
-        assert_int_equal(fl_poll(r, 500, &e), FL_ERR_OK);
-        if (e.type == FL_EVENT_NONE) fail_msg("no event in 500 s");
-        if (e.type == FL_EVENT_TOKEN) {
-            assert_true(a.n < ANSWER);
-            a.tokens[a.n] = e.token;
-            a.logprobs[a.n++] = e.logprob;
-        }
-        if (e.text) strncat(a.text, e.text, sizeof a.text - strlen(a.text) - 1);
-    } while (e.type != FL_EVENT_DONE);
-    a.finish = e.finish;
-    a.err = e.err;
-    a.cached = e.cached_tokens;
-    fl_request_close(r);
-    return a;
-}
-
-static answer ask(fl_engine *e, const int32_t *ids, int64_t n, int64_t document) {
-    fl_session *s = NULL;
-    assert_int_equal(fl_session_open(e, &s), FL_ERR_OK);
-    answer a = finish(submit(s, ids, n, document));
-    assert_int_equal(fl_session_close(s), FL_ERR_OK);
-    return a;
-}
-
-static void assert_same(const answer *a, const answer *b) {
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->tokens, b->tokens, sizeof a->tokens);
-    assert_memory_equal(a->logprobs, b->logprobs, sizeof a->logprobs);
-    assert_string_equal(a->text, b->text);
 }
 
 static void bits_do_not_depend_on_cutting_batch_or_cache(void **state) {
