@@ -2,8 +2,19 @@
 #ifndef FL_OP_MATMUL_W8A8_CHECK_H
 #define FL_OP_MATMUL_W8A8_CHECK_H
 
+#include <math.h>
+
 #include "opcheck/opcheck_case.h"
 
 void fl_matmul_w8a8_check(oc_run *run);
+
+/* silu(gate) * up, for both parts of the check. *error becomes what the errors of gate (*error before) and up and the
+ * epilogue's own make of it. */
+static inline double fl_matmul_check_swiglu(double gate, double up, double up_error, double *error) {
+    double silu = gate / (1 + exp(-gate));
+    /* |silu'| <= 1.1 */
+    *error = 1.1 * *error * (fabs(up) + up_error) + fabs(silu) * up_error + 1e-5 * fabs(silu * up);
+    return silu * up;
+}
 
 #endif
