@@ -1,5 +1,5 @@
-/* Requests of engine tests: one prompt asked, its answer kept with every log-prob. All functions fail the running cmocka
- * test when something goes wrong. */
+/* Requests of engine tests: one prompt asked, its answer kept with every log-prob. All functions fail the running
+ * cmocka test when something goes wrong. */
 #ifndef TEST_ASKING_H
 #define TEST_ASKING_H
 
