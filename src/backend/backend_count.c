@@ -12,10 +12,8 @@
         fl_count *count = be->state;                                                                         \
         FL_TRY(fl_##op##_validate(a));                                                                       \
         fl_cost cost = fl_##op##_cost(a);                                                                    \
-        count->op.flops += cost.flops;                                                                       \
-        count->op.bytes += cost.bytes;                                                                       \
-        count->total.flops += cost.flops;                                                                    \
-        count->total.bytes += cost.bytes;                                                                    \
+        fl_cost_add(&count->op, cost);                                                                       \
+        fl_cost_add(&count->total, cost);                                                                    \
         return FL_ERR_OK;                                                                                    \
     }
 #include "op/oplist.inc"

@@ -16,7 +16,14 @@ typedef struct fl_backend fl_backend;
 typedef struct fl_cost {
     double flops;
     double bytes;
+    double fp8_flops; /* of flops: products of e4m3 codes, which units of their own may do faster */
 } fl_cost;
+
+static inline void fl_cost_add(fl_cost *sum, fl_cost more) {
+    sum->flops += more.flops;
+    sum->bytes += more.bytes;
+    sum->fp8_flops += more.fp8_flops;
+}
 
 /* One KV page holds this many tokens. */
 enum { FL_KV_PAGE_TOKENS = 64 };

@@ -104,12 +104,9 @@ fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *ou
     return FL_ERR_OK;
 }
 
-static void add_count(fl_count *sum, const fl_count *more) {
-    sum->total.flops += more->total.flops;
-    sum->total.bytes += more->total.bytes;
-#define X(op)                                                                                                \
-    sum->op.flops += more->op.flops;                                                                         \
-    sum->op.bytes += more->op.bytes;
+void fl_count_add(fl_count *sum, const fl_count *more) {
+    fl_cost_add(&sum->total, more->total);
+#define X(op) fl_cost_add(&sum->op, more->op);
 #include "op/oplist.inc"
 #undef X
 }
@@ -130,7 +127,7 @@ fl_err fl_dry_run_prompt(fl_dry_run *dry, const fl_dry_prompt *p, fl_count *out)
         pos += rows.document_rows + rows.tail_rows;
         rows.n_logits = pos == p->n_tokens;
         FL_TRY(fl_dry_run_step(dry, &rows, &cost));
-        add_count(out, &cost.ops);
+        fl_count_add(out, &cost.ops);
     }
     return FL_ERR_OK;
 }

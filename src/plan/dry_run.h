@@ -33,6 +33,8 @@ int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out);
 
+void fl_count_add(fl_count *sum, const fl_count *more);
+
 /* A prompt from position `pos` on: document rows up to document_end, the rest tail. */
 typedef struct fl_dry_prompt {
     int32_t pos, document_end, n_tokens;

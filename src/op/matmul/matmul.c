@@ -41,7 +41,8 @@ fl_cost fl_matmul_cost(const fl_matmul_args *a) {
                    : a->out == FL_MATMUL_ACT ? n * FL_COST_ACT_BYTES
                                              : n / 2 * FL_COST_ACT_BYTES;
     return (fl_cost){.flops = 2 * rows * n * k,
-                     .bytes = groups * n * k * weight_bytes + rows * (k * FL_COST_ACT_BYTES + y_row)};
+                     .bytes = groups * n * k * weight_bytes + rows * (k * FL_COST_ACT_BYTES + y_row),
+                     .fp8_flops = a->w[0].scale ? 2 * rows * n * k : 0};
 }
 
 fl_err fl_matmul_need_plain(const fl_backend *be, const fl_matmul_args *a) {
