@@ -525,7 +525,7 @@ static way way_of(const fl_attn_absorbed_args *a, const params *p) {
     const fl_kv_cuda *kv = &p->kv;
     bool aligned = (uintptr_t)a->q % 4 == 0 && kv->wide_latent && kv->wide_k_pe;
     if (aligned && (uintptr_t)a->q % 16 == 0 && kv->latent_dim == RING_LATENT && kv->rope_dim == RING_ROPE &&
-        p->key_step == 1)
+        kv->group != 32 && p->key_step == 1)
         return RING;
     if (aligned && kv->latent_dim % 16 == 0 && kv->latent_dim <= LATENT_MAX && kv->rope_dim % 16 == 0 &&
         kv->rope_dim <= ROPE_MAX)

@@ -1,6 +1,6 @@
-/* attn_absorbed, CUDA, for latents of 512 and k_pe of 64 dimensions: keys are never written out in bf16. Chunks of
- * 32 or 64 keys come as they are stored through a ring of buffers in shared memory, by the bulk copy engine (rows
- * of 128 bytes, swizzled), several ahead. For each page of 64 keys that some lane of the task sees:
+/* attn_absorbed, CUDA, for latents of 512 and k_pe of 64 dimensions: keys are never written out in bf16. Chunks of 32 or
+ * 64 keys come as they are stored through a ring of buffers in shared memory, by the bulk copy engine (rows of 128 bytes,
+ * swizzled), several ahead. For each page of 64 keys that some lane of the task sees:
  *   scores  S[16 lanes][64 keys] = q key^T by mma.sync: a warp has 32 keys and a quarter of the dimensions, whose q it
  *           keeps in registers
  *   weights a warp has two lanes: the four parts of S in order, maximum, P in 16 bits, the running (m, l)
@@ -14,16 +14,16 @@
  *   fp8     e4m3 bits moved into a bf16 read 2^-120 of the value (subnormals too); half of that power goes to q and
  *           to P scale, half to the result. The NaN code reads as 480: only kv_write's NaN and infinite inputs make it.
  *   bf16    ldmatrix
- * The order of dimensions within a product's 16 is whatever the codes' bits suggest; q is loaded in the same
- * order. An int4 or fp8 latent is therefore rounded to act nowhere, P scale is.
+ * The order of dimensions within a product's 16 is whatever the codes' bits suggest; q is loaded in the same order. An
+ * int4 or fp8 latent is therefore rounded to act nowhere, P scale is.
  *
- * Where timelines have 32 lanes and tasks of 32 still fill a device, a task has two tiles of 16: each operand made
- * of codes is used twice, and a lane's numbers are the same.
+ * Where timelines have 32 lanes and tasks of 32 still fill a device, a task has two tiles of 16: each operand made of codes
+ * is used twice, and a lane's numbers are the same.
  *
- * Grid: (lane groups of all timelines) x spans, groups that share pages side by side. Block: 256 threads. Shared:
- * about 106 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16; up to 226 KiB with two tiles.
- * Bound by memory for bf16; by instruction issue, close to memory, for int4; by instruction issue for fp8 and for
- * more than 16 lanes a key. */
+ * Grid: (lane groups of all timelines) x spans, groups that share pages side by side. Block: 256 threads. Shared: about
+ * 106 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16; up to 226 KiB with two tiles. Bound by memory
+ * for bf16; by instruction issue, close to memory, for int4; by instruction issue for fp8 and for more than 16 lanes a
+ * key. */
 #ifndef FL_OP_ATTN_ABSORBED_RING_CUH
 #define FL_OP_ATTN_ABSORBED_RING_CUH
 
@@ -33,9 +33,9 @@
 
 /* What a thread keeps over the pages, q aside. */
 template <int FORM, int TILES> struct ring_state {
-    float o[TILES][8][4];                           /* 8 x 8 of the warp's dimensions */
-    float bias[TILES][ring<FORM>::SLICE_GROUPS][4]; /* int4: P minimum, all columns the same */
-    float m[2 * TILES], l[2 * TILES];               /* of the warp's lanes, l of the thread's keys */
+    float o[TILES][8][4];             /* 8 x 8 of the warp's dimensions */
+    float bias[TILES][4];             /* int4: P minimum, all columns the same */
+    float m[2 * TILES], l[2 * TILES]; /* of the warp's lanes, l of the thread's keys */
 };
 
 /* S of a thread's two keys, lane by lane of the warp's; -INFINITY where they are not seen. */
@@ -137,45 +137,40 @@ FL_DEVICE void add_outliers(const params &p, const uint16_t *row, const uint16_t
 /* P of 16 keys, of each 16 lanes. */
 template <int TILES> struct ring_p { uint32_t a[TILES][4]; };
 
-/* 16 keys from `first` on. A code's column is lane / 4 of tile 4 s + j: dimension 32 s + 4 (lane / 4) + j of the
- * slice. */
-template <int FORM, int TILES>
+/* 16 keys from `first` on. A code's column is lane / 4 of tile j: dimension 8 (lane / 4) + j of the slice. */
+template <int TILES>
 FL_DEVICE void add_int4(const ring_p<TILES> &weights, const uint8_t *chunk, int32_t first,
-                        ring_state<FORM, TILES> *st) {
-    typedef ring<FORM> R;
+                        ring_state<RING_INT4, TILES> *st) {
+    typedef ring<RING_INT4> R;
     int32_t warp = threadIdx.x / 32, column = threadIdx.x % 32 / 4, key = first + threadIdx.x % 4 * 2;
-    const uint32_t *scales =
-        (const uint32_t *)(chunk + R::REST) + key * R::KEY_GROUPS + warp * R::SLICE_GROUPS;
-    uint32_t halves = column % 2 ? 0x7632 : 0x5410;
+    const uint32_t *scales = (const uint32_t *)(chunk + R::REST) + key * R::KEY_GROUPS + warp;
+    const uint8_t *box = chunk + warp / 4 * R::BOX;
+    uint32_t fit[4], words[4], scale[2], minimum[2], x[4], y[4];
     ring_p<TILES> scaled;
 #pragma unroll
-    for (int32_t s = 0; s < 2; s++) {
-        if (s < R::SLICE_GROUPS) {
-            uint32_t fit[4], scale[2], minimum[2];
+    for (int32_t i = 0; i < 4; i++) {
+        int32_t step = i / 2 * 8 + i % 2; /* the thread's keys: 0, 1, 8, 9 from `key` on */
+        fit[i] = scales[step * R::KEY_GROUPS];
+        words[i] = *(const uint32_t *)(piece_of(box, key + step, warp % 4 * 2 + column / 4) + column % 4 * 4);
+    }
 #pragma unroll
-            for (int32_t i = 0; i < 4; i++) fit[i] = scales[(i / 2 * 8 + i % 2) * R::KEY_GROUPS + s];
+    for (int32_t i = 0; i < 2; i++) {
+        scale[i] = __byte_perm(fit[2 * i], fit[2 * i + 1], 0x5410);
+        minimum[i] = __byte_perm(fit[2 * i], fit[2 * i + 1], 0x7632);
+    }
 #pragma unroll
-            for (int32_t i = 0; i < 2; i++) {
-                scale[i] = __byte_perm(fit[2 * i], fit[2 * i + 1], 0x5410);
-                minimum[i] = __byte_perm(fit[2 * i], fit[2 * i + 1], 0x7632);
-            }
+    for (int32_t tile = 0; tile < TILES; tile++) {
+        scale_f16(weights.a[tile], scale, scaled.a[tile]);
+        fl_mma_f16(st->bias[tile], weights.a[tile], minimum[0], minimum[1]);
+    }
 #pragma unroll
-            for (int32_t tile = 0; tile < TILES; tile++) {
-                scale_f16(weights.a[tile], scale, scaled.a[tile]);
-                fl_mma_f16(st->bias[tile][s], weights.a[tile], minimum[0], minimum[1]);
-            }
-        }
-        uint32_t words[4], x[4], y[4];
-#pragma unroll
-        for (int32_t i = 0; i < 4; i++)
-            words[i] = *(const uint32_t *)(piece_of(chunk + warp / 4 * R::BOX, key + i / 2 * 8 + i % 2,
-                                                    warp % 4 * 2 + s) +
-                                           column / 2 * 4);
+    for (int32_t half = 0; half < 2; half++) {
+        uint32_t halves = half ? 0x7632 : 0x5410;
         halves_of_int4(__byte_perm(words[0], words[1], halves), x);
         halves_of_int4(__byte_perm(words[2], words[3], halves), y);
 #pragma unroll
         for (int32_t j = 0; j < 4 * TILES; j++)
-            fl_mma_f16(st->o[j / 4][4 * s + j % 4], scaled.a[j / 4], x[j % 4], y[j % 4]);
+            fl_mma_f16(st->o[j / 4][4 * half + j % 4], scaled.a[j / 4], x[j % 4], y[j % 4]);
     }
 }
 
@@ -186,29 +181,29 @@ FL_DEVICE void add_fp8(const ring_p<TILES> &weights, const uint8_t *chunk, int32
     typedef ring<RING_FP8> R;
     int32_t warp = threadIdx.x / 32, column = threadIdx.x % 32 / 4, key = first + threadIdx.x % 4 * 2;
     const float *scales = (const float *)(chunk + R::REST) + key * R::KEY_GROUPS + warp / 2;
+    const uint8_t *box = chunk + warp / 2 * R::BOX;
+    uint32_t words[4][2], x[2], y[2];
     ring_p<TILES> scaled;
     float scale[4];
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) scale[i] = scales[(i / 2 * 8 + i % 2) * R::KEY_GROUPS] * FL_RING_HALF;
+    for (int32_t i = 0; i < 4; i++) {
+        int32_t step = i / 2 * 8 + i % 2; /* the thread's keys: 0, 1, 8, 9 from `key` on */
+        const uint8_t *at = piece_of(box, key + step, warp % 2 * 4 + column / 2) + column % 2 * 8;
+        uint2 run = *(const uint2 *)at;
+        words[i][0] = run.x;
+        words[i][1] = run.y;
+        scale[i] = scales[step * R::KEY_GROUPS] * FL_RING_HALF;
+    }
 #pragma unroll
     for (int32_t tile = 0; tile < TILES; tile++) scale_bf16(weights.a[tile], scale, scaled.a[tile]);
 #pragma unroll
-    for (int32_t s = 0; s < 2; s++) {
-        uint32_t words[4], x[2], y[2];
+    for (int32_t j = 0; j < 4; j++) { /* two dimensions */
+        uint32_t halves = j % 2 ? 0x7632 : 0x5410;
+        bf16_of_fp8(__byte_perm(words[0][j / 2], words[1][j / 2], halves), x);
+        bf16_of_fp8(__byte_perm(words[2][j / 2], words[3][j / 2], halves), y);
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++)
-            words[i] = *(const uint32_t *)(piece_of(chunk + warp / 2 * R::BOX, key + i / 2 * 8 + i % 2,
-                                                    warp % 2 * 4 + 2 * s + column / 4) +
-                                           column % 4 * 4);
-#pragma unroll
-        for (int32_t j = 0; j < 2; j++) {
-            uint32_t halves = j ? 0x7632 : 0x5410;
-            bf16_of_fp8(__byte_perm(words[0], words[1], halves), x);
-            bf16_of_fp8(__byte_perm(words[2], words[3], halves), y);
-#pragma unroll
-            for (int32_t i = 0; i < 2 * TILES; i++)
-                fl_mma_bf16(st->o[i / 2][4 * s + 2 * j + i % 2], scaled.a[i / 2], x[i % 2], y[i % 2]);
-        }
+        for (int32_t i = 0; i < 2 * TILES; i++)
+            fl_mma_bf16(st->o[i / 2][2 * j + i % 2], scaled.a[i / 2], x[i % 2], y[i % 2]);
     }
 }
 
@@ -235,9 +230,7 @@ FL_DEVICE void scale_tile(const float (&scale)[2], int32_t tile, ring_state<FORM
     if (!__any_sync(~0u, scale[0] != 1 || scale[1] != 1)) return;
 #pragma unroll
     for (int32_t i = 0; i < 8; i++) scale_rows(st->o[tile][i], scale);
-#pragma unroll
-    for (int32_t i = 0; i < ring<FORM>::SLICE_GROUPS && ring<FORM>::INT4; i++)
-        scale_rows(st->bias[tile][i], scale);
+    if (ring<FORM>::INT4) scale_rows(st->bias[tile], scale);
 }
 
 /* The warp's part of O. */
@@ -278,22 +271,21 @@ FL_DEVICE void ring_values(const params &p, uint8_t *const (&chunks)[2], const u
 
 /* ---- results --------------------------------------------------------------------------------------------------- */
 
-/* The thread's dimensions of row `half` of a tile of O. Codes: of 32 dimensions s, column c. */
+/* The thread's dimensions of row `half` of a tile of O. Codes: column c of the thread's two, 8 dimensions. */
 template <int FORM, int TILES>
 FL_DEVICE void store_row(const ring_state<FORM, TILES> &st, int32_t tile, int32_t half, float *o) {
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) {
-        int32_t s = i / 2, c = i % 2;
-        float x[4];
+    for (int32_t c = 0; c < 2; c++) {
+        float x[8];
 #pragma unroll
-        for (int32_t j = 0; j < 4; j++) {
-            x[j] = st.o[tile][4 * s + j][2 * half + c];
-            if (ring<FORM>::INT4)
-                x[j] = fmaf(x[j], j % 2 ? 0x1p20f : 0x1p24f,
-                            st.bias[tile][s % ring<FORM>::SLICE_GROUPS][2 * half]);
+        for (int32_t j = 0; j < 8; j++) {
+            x[j] = st.o[tile][j][2 * half + c];
+            if (ring<FORM>::INT4) x[j] = fmaf(x[j], j % 2 ? 0x1p20f : 0x1p24f, st.bias[tile][2 * half]);
             if (FORM == RING_FP8) x[j] *= FL_RING_HALF;
         }
-        *(float4 *)(o + 32 * s + 8 * (threadIdx.x % 4) + 4 * c) = make_float4(x[0], x[1], x[2], x[3]);
+        float4 *to = (float4 *)(o + threadIdx.x % 4 * 16 + c * 8);
+        to[0] = make_float4(x[0], x[1], x[2], x[3]);
+        to[1] = make_float4(x[4], x[5], x[6], x[7]);
     }
 }
 
@@ -358,22 +350,23 @@ static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCK
     ring_q<TILES> q;
     task opened;
     if (!open_task(p, &rb->b, &opened)) return;
-    if (threadIdx.x == 0) rb->t = opened;
-    __syncthreads();
     uint32_t seen = rb->b.seen;
+    int32_t n_chunks = __popc(seen) * R::PARTS;
+    if (threadIdx.x == 0) {
+        rb->t = opened;
+        for (int32_t i = 0; i < shape::STAGES; i++) fl_barrier_init(rb->full + i, 1);
+        fl_barrier_init_fence();
+    }
+    if (threadIdx.x < SPAN_MAX * PAGES && (seen >> threadIdx.x & 1))
+        rb->pages[__popc(seen & ((1u << threadIdx.x) - 1))] = opened.pages[threadIdx.x];
+    __syncthreads();
     if (seen == 0) {
         if (threadIdx.x < t.n_lanes)
             *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.split)) = make_float2(-INFINITY, 0);
         return;
     }
-    if (threadIdx.x == 0) {
-        rb->f.seen = seen;
-        rb->f.chunk = 0;
-        for (int32_t i = 0; i < shape::STAGES; i++) fl_barrier_init(rb->full + i, 1);
-        fl_barrier_init_fence();
-        for (int32_t i = 0; i < shape::STAGES; i++)
-            feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
-    }
+#pragma unroll 1
+    for (int32_t i = 0; i < min((int32_t)shape::STAGES, n_chunks); i++) feed_chunk(r, shared, rb, i);
     open_q(p, t, rb, &q);
     __syncthreads();
     ring_state<FORM, TILES> st = {};
@@ -393,9 +386,12 @@ static __global__ void __launch_bounds__(THREADS, ring_shape<FORM, TILES>::BLOCK
         }
         ring_scores(p, rb, q, chunks, s);
         __syncthreads(); /* S is there, and all are done with the page before */
-        if (threadIdx.x == 0 && chunk > R::PARTS)
-            for (int32_t part = 0; part < R::PARTS; part++)
-                feed_chunk<FORM, shape::STAGES>(r, t, shared, rb->full, &rb->f);
+                         /* Chunks of the page before give their room to these. */
+#pragma unroll
+        for (int32_t part = 0; part < R::PARTS; part++) {
+            int32_t next = chunk - 2 * R::PARTS + part + shape::STAGES;
+            if (chunk > R::PARTS && next < n_chunks) feed_chunk(r, shared, rb, next);
+        }
         ring_weights(t, page, s, weights, rb, &st);
         __syncthreads(); /* P is there */
         ring_values(p, chunks, weights, rb, &st);
@@ -455,8 +451,7 @@ template <int FORM> static fl_err launch_ring_of(const params *p, cudaStream_t s
 static fl_err launch_ring(const params *p, cudaStream_t stream) {
     if (p->kv.format == FL_KV_FP8) return launch_ring_of<RING_FP8>(p, stream);
     if (p->kv.format != FL_KV_INT4) return launch_ring_of<RING_BF16>(p, stream);
-    return p->kv.group == 32 ? launch_ring_of<RING_INT4_32>(p, stream)
-                             : launch_ring_of<RING_INT4_64>(p, stream);
+    return launch_ring_of<RING_INT4>(p, stream);
 }
 
 #endif

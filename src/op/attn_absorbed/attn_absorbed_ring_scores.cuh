@@ -9,32 +9,30 @@ enum {
     RING_LATENT = 512,
     RING_ROPE = 64,
     RING_WIDTH = RING_LATENT + RING_ROPE,
-    QUARTER = RING_LATENT / QUARTERS,   /* latent dimensions */
-    SLICE = RING_LATENT / WARPS,        /* latent dimensions of a warp in O */
-    RING_GROUPS_MAX = RING_LATENT / 32, /* of int4 */
-    ROW = 128                           /* bytes of a key in one copied box */
+    QUARTER = RING_LATENT / QUARTERS, /* latent dimensions */
+    SLICE = RING_LATENT / WARPS,      /* latent dimensions of a warp in O */
+    GROUP = 64,                       /* int4: dimensions that share a scale, those of a warp's slice */
+    GROUPS = QUARTER / GROUP,         /* of a quarter */
+    ROW = 128                         /* bytes of a key in one copied box */
 };
 
 /* How pages are stored. */
-enum { RING_INT4_64, RING_INT4_32, RING_FP8, RING_BF16 };
+enum { RING_INT4, RING_FP8, RING_BF16 };
 
 /* Sizes that follow from it. */
 template <int FORM> struct ring {
     enum {
-        INT4 = FORM == RING_INT4_64 || FORM == RING_INT4_32,
+        INT4 = FORM == RING_INT4,
         BOXES = INT4               ? 2
                 : FORM == RING_FP8 ? 4
                                    : 8, /* of a key's latent */
         KEYS = INT4 ? 64 : 32,          /* of a chunk */
         PARTS = PAGE / KEYS,            /* chunks of a page */
 
-        BOX = KEYS * ROW,                              /* bytes */
-        K_PE = BOXES * BOX,                            /* offset in a stage */
-        REST = K_PE + BOX,                             /* offset of scales and outliers */
-        GROUP = FORM == RING_INT4_32 ? 32 : 64,        /* int4: dimensions that share a scale */
-        GROUPS = INT4 ? (int)QUARTER / (int)GROUP : 1, /* of a quarter */
-        SLICE_GROUPS = FORM == RING_INT4_32 ? 2 : 1,   /* of a warp's slice, at least */
-        KEY_GROUPS = INT4 ? (int)RING_LATENT / (int)GROUP : 4
+        BOX = KEYS * ROW,         /* bytes */
+        K_PE = BOXES * BOX,       /* offset in a stage */
+        REST = K_PE + BOX,        /* offset of scales and outliers */
+        KEY_GROUPS = INT4 ? 8 : 4 /* scales of a key */
     };
 };
 
@@ -62,46 +60,58 @@ typedef struct ring_params {
     params p;
 } ring_params;
 
-/* The thread that starts copies: what is left to start. */
-typedef struct feed {
-    uint32_t seen; /* pages */
-    int32_t chunk; /* the next one's number */
-} feed;
-
 /* Shared memory. */
 template <int FORM, int TILES> struct ring_board {
     typedef ring_shape<FORM, TILES> shape;
     board b;
     uint64_t full[8];
     task t;
-    feed f;
+    int32_t pages[SPAN_MAX * PAGES]; /* those seen, read ahead: copies must not wait for the table */
+
     uint4 k_pe[TILES][QUARTERS][32]; /* operands, which registers have no room for: q's k_pe */
     /* int4, the latter three times a power of two, `up` * 2^-24, lane by lane */
     float tops[QUARTERS][shape::INT4_LINES];             /* largest |q| of a row's quarter */
     float down[shape::INT4_LINES];                       /* what S has to be multiplied by */
     float4 kept[shape::INT4_TILES][shape::INT4_THREADS]; /* warp 0's columns of O of outliers */
-    uint4 sums_of_groups[shape::INT4_TILES][2][shape::INT4_THREADS];
+    uint4 sums_of_groups[shape::INT4_TILES][shape::INT4_THREADS];
     uint2 outliers[shape::INT4_TILES][shape::INT4_THREADS];
-    float sums[shape::INT4_LINES][RING_GROUPS_MAX]; /* of q in groups, outliers aside */
+    float sums[shape::INT4_LINES][RING_LATENT / GROUP]; /* of q in groups, outliers aside */
 };
 
 /* ---- chunks to shared memory ----------------------------------------------------------------------------------- */
 
-template <int FORM, int STAGES>
-FL_DEVICE void feed_chunk(const ring_params &r, const task &t, uint8_t *stages, uint64_t *full, feed *f) {
+/* Where a chunk goes. */
+typedef struct place {
+    uint8_t *stage;
+    uint64_t *full;
+    int32_t page, part;
+} place;
+
+/* Copy i of a chunk: boxes of latents, k_pe, scales and outliers. */
+template <int FORM> FL_DEVICE void feed_copy(const ring_params &r, const place &to, int32_t i) {
     typedef ring<FORM> R;
-    if (f->seen == 0) return;
-    int32_t page = t.pages[__ffs(f->seen) - 1], part = f->chunk % R::PARTS, stage = f->chunk % STAGES;
-    uint8_t *to = stages + stage * r.stage_bytes;
-    fl_barrier_expect(full + stage, (uint32_t)(R::REST + r.rest_bytes));
-    for (int32_t i = 0; i < R::BOXES; i++)
-        fl_tma_load_3d(to + i * R::BOX, &r.latent, full + stage, i * (ROW / 2), part * R::KEYS, page);
-    fl_tma_load_3d(to + R::K_PE, &r.k_pe, full + stage, 0, part * R::KEYS, page);
-    if (FORM != RING_BF16)
-        fl_bulk_load(to + R::REST, fl_kv_piece_at(r.p.kv, page) + r.p.kv.scales_bytes + part * r.rest_bytes,
-                     (uint32_t)r.rest_bytes, full + stage);
-    f->chunk++;
-    if (part == R::PARTS - 1) f->seen &= f->seen - 1;
+    if (i < R::BOXES)
+        fl_tma_load_3d(to.stage + i * R::BOX, &r.latent, to.full, i * (ROW / 2), to.part * R::KEYS, to.page);
+    else if (i == R::BOXES)
+        fl_tma_load_3d(to.stage + R::K_PE, &r.k_pe, to.full, 0, to.part * R::KEYS, to.page);
+    else if (FORM != RING_BF16 && i == R::BOXES + 1)
+        fl_bulk_load(to.stage + R::REST,
+                     fl_kv_piece_at(r.p.kv, to.page) + r.p.kv.scales_bytes + to.part * r.rest_bytes,
+                     (uint32_t)r.rest_bytes, to.full);
+}
+
+/* Starts the copies of a chunk, each warp one or two. The barrier may count bytes before it is told how many. */
+template <int FORM, int TILES>
+FL_DEVICE void feed_chunk(const ring_params &r, uint8_t *stages, ring_board<FORM, TILES> *rb, int32_t chunk) {
+    typedef ring<FORM> R;
+    enum { STAGES = ring_shape<FORM, TILES>::STAGES };
+    int32_t i = WARPS - 1 - (int32_t)threadIdx.x / 32, stage = chunk % STAGES;
+    if (threadIdx.x % 32 != 0) return;
+    place to = {stages + stage * r.stage_bytes, rb->full + stage, rb->pages[chunk / R::PARTS],
+                chunk % R::PARTS};
+    if (threadIdx.x == 0) fl_barrier_expect(to.full, (uint32_t)(R::REST + r.rest_bytes));
+    feed_copy<FORM>(r, to, i);
+    if (FORM == RING_BF16 && i == 0) feed_copy<FORM>(r, to, R::BOXES); /* a ninth */
 }
 
 /* 16 bytes of a key in a copied box. */
@@ -226,7 +236,7 @@ FL_DEVICE void open_q_int4(const params &p, const task &t, int32_t tile, int32_t
     typedef ring<FORM> R;
     int32_t quarter = threadIdx.x / 32 % QUARTERS, column = threadIdx.x % 4, lane = q_lane(2 * tile + half);
     const uint16_t *row = q_row(p, t, 2 * tile + half);
-    float up = scale_up(rb, lane), low_up = up * 0x1p-24f, sum[R::GROUPS] = {}, kept[2] = {0, 0};
+    float up = scale_up(rb, lane), low_up = up * 0x1p-24f, sum[GROUPS] = {}, kept[2] = {0, 0};
     rb->down[lane] = 1 / low_up;
 #pragma unroll
     for (int32_t j = 0; j < 4; j++) {
@@ -234,7 +244,7 @@ FL_DEVICE void open_q_int4(const params &p, const task &t, int32_t tile, int32_t
         q_run(row, j, x);
 #pragma unroll
         for (int32_t i = 0; i < 8; i++) {
-            sum[j * 32 / R::GROUP] += x[i] * low_up;
+            sum[j * 32 / GROUP] += x[i] * low_up;
             x[i] *= i % 2 ? up * 0.0625f : up;
         }
 #pragma unroll
@@ -242,12 +252,12 @@ FL_DEVICE void open_q_int4(const params &p, const task &t, int32_t tile, int32_t
             q->latent[tile][2 * j + i / 2][i % 2 * 2 + half] = fl_pack_f16(x[i], x[i + 4]);
     }
 #pragma unroll
-    for (int32_t i = 0; i < R::GROUPS; i++) sum[i] = row_sum(sum[i]);
+    for (int32_t i = 0; i < GROUPS; i++) sum[i] = row_sum(sum[i]);
     for (int32_t k = 0; k < p.kv.n_outliers; k++) {
         float x = row ? bf16_at(row + p.kv.outliers[k]) * low_up : 0;
 #pragma unroll
-        for (int32_t i = 0; i < R::GROUPS; i++)
-            if (p.kv.outliers[k] / R::GROUP == quarter * R::GROUPS + i) sum[i] -= x;
+        for (int32_t i = 0; i < GROUPS; i++)
+            if (p.kv.outliers[k] / GROUP == quarter * GROUPS + i) sum[i] -= x;
         if (k == 2 * column) kept[0] = x;
         if (k == 2 * column + 1) kept[1] = x;
     }
@@ -256,7 +266,7 @@ FL_DEVICE void open_q_int4(const params &p, const task &t, int32_t tile, int32_t
     operands = (uint32_t *)&rb->k_pe[tile][quarter][threadIdx.x % 32];
     if (column == 0 && threadIdx.x / 32 < QUARTERS)
 #pragma unroll
-        for (int32_t i = 0; i < R::GROUPS; i++) rb->sums[lane][quarter * R::GROUPS + i] = sum[i];
+        for (int32_t i = 0; i < GROUPS; i++) rb->sums[lane][quarter * GROUPS + i] = sum[i];
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
         uint32_t run = row ? *(const uint32_t *)(row + RING_LATENT + quarter * 16 + 2 * column + 8 * i) : 0;
@@ -265,20 +275,15 @@ FL_DEVICE void open_q_int4(const params &p, const task &t, int32_t tile, int32_t
     }
 }
 
-/* int4, after a barrier: sums of all groups as an operand: f16 and remainders of 8 groups, or f16 of 16 and then their
- * remainders. */
+/* int4, after a barrier: sums of all groups as an operand: f16, then what that leaves off. */
 template <int FORM, int TILES> FL_DEVICE void open_sums(int32_t tile, ring_board<FORM, TILES> *rb) {
-    constexpr bool eight = ring<FORM>::KEY_GROUPS == 8;
-    uint32_t *operands[2] = {(uint32_t *)&rb->sums_of_groups[tile][0][threadIdx.x % 32],
-                             (uint32_t *)&rb->sums_of_groups[tile][1][threadIdx.x % 32]};
+    uint32_t *operands = (uint32_t *)&rb->sums_of_groups[tile][threadIdx.x % 32];
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) {
-        int32_t lane = q_lane(2 * tile + i % 2), pair = threadIdx.x % 4 + (eight ? 0 : i / 2 * 4);
-        float low = rb->sums[lane][2 * pair], high = rb->sums[lane][2 * pair + 1];
-        uint32_t near = fl_pack_f16(low, high);
-        uint32_t rest = fl_pack_f16(low - fl_low_of_f16x2(near), high - fl_high_of_f16x2(near));
-        operands[0][i] = eight && i >= 2 ? rest : near;
-        operands[1][i] = rest;
+    for (int32_t i = 0; i < 2; i++) {
+        const float *sums = rb->sums[q_lane(2 * tile + i)] + threadIdx.x % 4 * 2;
+        uint32_t near = fl_pack_f16(sums[0], sums[1]);
+        operands[i] = near;
+        operands[2 + i] = fl_pack_f16(sums[0] - fl_low_of_f16x2(near), sums[1] - fl_high_of_f16x2(near));
     }
 }
 
@@ -329,12 +334,6 @@ FL_DEVICE void open_q(const params &p, const task &t, ring_board<FORM, TILES> *r
     }
 }
 
-/* The i-th 8 of the warp's 32 keys: quarters begin at different ones, and have the first to themselves for what is done
- * once a key. */
-FL_DEVICE int32_t eight_keys(int32_t i) {
-    return (i + (int32_t)threadIdx.x / 32) % QUARTERS * 8;
-}
-
 /* An operand of a row of 32. */
 FL_DEVICE void take_operand(const uint4 *operands, uint32_t (&a)[4]) {
     uint4 operand = operands[threadIdx.x % 32];
@@ -356,7 +355,7 @@ FL_DEVICE void score_k_pe(const ring_board<FORM, TILES> *rb, const uint8_t *box,
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
         uint32_t b[4];
-        fl_load_matrices(b, piece_of(box, first + eight_keys(2 * i + lane / 16) + lane % 8, piece));
+        fl_load_matrices(b, piece_of(box, first + i * 16 + lane / 16 * 8 + lane % 8, piece));
 #pragma unroll
         for (int32_t tile = 0; tile < TILES; tile++) {
             fl_mma_bf16(sum[tile][2 * i], q[tile], b[0], b[1]);
@@ -365,10 +364,10 @@ FL_DEVICE void score_k_pe(const ring_board<FORM, TILES> *rb, const uint8_t *box,
     }
 }
 
-/* Outliers' part of 8 keys. */
+/* Outliers' part of keys 8 `eighth` .. of the warp's 32. */
 template <int FORM, int TILES>
 FL_DEVICE void score_outliers(const params &p, const ring_board<FORM, TILES> *rb, const uint16_t *kept,
-                              int32_t first, float (&sum)[TILES][4][4]) {
+                              int32_t first, int32_t eighth, float (&sum)[TILES][4][4]) {
     int32_t key = first + threadIdx.x % 32 / 4, k = threadIdx.x % 4 * 2, n = p.kv.n_outliers;
     uint32_t b = 0;
     if (k < n) b = kept[key * n + k];
@@ -377,26 +376,21 @@ FL_DEVICE void score_outliers(const params &p, const ring_board<FORM, TILES> *rb
     for (int32_t tile = 0; tile < TILES; tile++) {
         uint2 operand = rb->outliers[tile][threadIdx.x % 32];
         const uint32_t a[4] = {operand.x, operand.y, 0, 0};
-        fl_mma_bf16(sum[tile][0], a, b, 0);
+        fl_mma_bf16(sum[tile][eighth], a, b, 0);
     }
 }
 
-/* Minima's part of 8 keys, of all groups. */
+/* Minima's part of these keys, of all groups. */
 template <int FORM, int TILES>
 FL_DEVICE void score_minima(const ring_board<FORM, TILES> *rb, const uint32_t *scales, int32_t first,
-                            float (&sum)[TILES][4][4]) {
-    typedef ring<FORM> R;
-    const uint2 *fits = (const uint2 *)(scales + (first + threadIdx.x % 32 / 4) * R::KEY_GROUPS);
-    uint2 fit = fits[threadIdx.x % 4];
-    uint32_t minimum = __byte_perm(fit.x, fit.y, 0x7632), behind = minimum, a[4];
-    if (R::KEY_GROUPS == 16) {
-        fit = fits[threadIdx.x % 4 + 4];
-        behind = __byte_perm(fit.x, fit.y, 0x7632);
-    }
+                            int32_t eighth, float (&sum)[TILES][4][4]) {
+    const uint32_t *fits = scales + (first + threadIdx.x % 32 / 4) * ring<FORM>::KEY_GROUPS;
+    uint2 fit = *(const uint2 *)(fits + threadIdx.x % 4 * 2);
+    uint32_t minimum = __byte_perm(fit.x, fit.y, 0x7632), a[4];
 #pragma unroll
-    for (int32_t i = 0; i < R::KEY_GROUPS / 8 * TILES; i++) {
-        take_operand(rb->sums_of_groups[i % TILES][i / TILES], a);
-        fl_mma_f16(sum[i % TILES][0], a, minimum, behind);
+    for (int32_t tile = 0; tile < TILES; tile++) {
+        take_operand(rb->sums_of_groups[tile], a);
+        fl_mma_f16(sum[tile][eighth], a, minimum, minimum);
     }
 }
 
@@ -405,34 +399,35 @@ template <int FORM, int TILES>
 FL_DEVICE void score_int4(const ring_q<TILES> &q, const uint8_t *chunk, int32_t first, int32_t n,
                           float (&sum)[TILES][4][4]) {
     typedef ring<FORM> R;
-    enum { PIECES = R::GROUP / 32 }; /* of a group */
+    enum { PIECES = GROUP / 32 }; /* of a group */
     int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
     uint32_t words[4], x[4];
     fl_load_matrices(words,
                      piece_of(chunk + quarter / 2 * R::BOX, first + lane % 8, quarter % 2 * 4 + lane / 8));
-    const uint32_t *scales = (const uint32_t *)(chunk + R::REST) + quarter * R::GROUPS;
+    const uint32_t *scales = (const uint32_t *)(chunk + R::REST) + quarter * GROUPS;
     int32_t key = first + lane % 4 * 2;
+    float d[GROUPS][TILES][4]; /* groups in turns: a product waits for the one before it in the same d */
 #pragma unroll
-    for (int32_t i = 0; i < R::GROUPS; i++) {
-        float d[TILES][4];
+    for (int32_t k = 0; k < PIECES * GROUPS; k++) {
+        int32_t i = k % GROUPS, j = k / GROUPS, step = 2 * (i * PIECES + j);
+        halves_of_int4(words[i * PIECES + j], x);
 #pragma unroll
-        for (int32_t j = 0; j < PIECES; j++) {
-            int32_t step = 2 * (i * PIECES + j);
-            halves_of_int4(words[i * PIECES + j], x);
-#pragma unroll
-            for (int32_t tile = 0; tile < TILES; tile++) {
-                if (j == 0) fl_mma_f16_first(d[tile], q.latent[tile][step], x[0], x[1]);
-                else fl_mma_f16(d[tile], q.latent[tile][step], x[0], x[1]);
-                fl_mma_f16(d[tile], q.latent[tile][step + 1], x[2], x[3]);
-            }
+        for (int32_t tile = 0; tile < TILES; tile++) {
+            if (j == 0) fl_mma_f16_first(d[i][tile], q.latent[tile][step], x[0], x[1]);
+            else fl_mma_f16(d[i][tile], q.latent[tile][step], x[0], x[1]);
         }
 #pragma unroll
-        for (int32_t c = 0; c < 2; c++) {
-            float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
+        for (int32_t tile = 0; tile < TILES; tile++)
+            fl_mma_f16(d[i][tile], q.latent[tile][step + 1], x[2], x[3]);
+    }
 #pragma unroll
-            for (int32_t k = 0; k < 2 * TILES; k++)
-                sum[k / 2][n][k % 2 * 2 + c] =
-                    fmaf(scale, d[k / 2][k % 2 * 2 + c], sum[k / 2][n][k % 2 * 2 + c]);
+    for (int32_t k = 0; k < 2 * GROUPS; k++) {
+        int32_t i = k / 2, c = k % 2;
+        float scale = fl_low_of_f16x2(scales[(key + c) * R::KEY_GROUPS + i]);
+#pragma unroll
+        for (int32_t row = 0; row < 2 * TILES; row++) {
+            float &to = sum[row / 2][n][row % 2 * 2 + c];
+            to = fmaf(scale, d[i][row / 2][row % 2 * 2 + c], to);
         }
     }
 }
@@ -442,26 +437,29 @@ FL_DEVICE void score_fp8(const ring_q<TILES> &q, const uint8_t *chunk, int32_t f
                          float (&sum)[TILES][4][4]) {
     typedef ring<RING_FP8> R;
     int32_t lane = threadIdx.x % 32, quarter = threadIdx.x / 32 % QUARTERS;
-    float d[TILES][4] = {}, scale[2];
+    float d[2][TILES][4] = {},
+          scale[2]; /* two, in turns: a product waits for the one before it in the same d */
+    uint32_t words[2][4], x[2];
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++) {
-        uint32_t words[4], x[2];
-        fl_load_matrices(words, piece_of(chunk + quarter * R::BOX, first + lane % 8, i * 4 + lane / 8));
+    for (int32_t i = 0; i < 2; i++)
+        fl_load_matrices(words[i], piece_of(chunk + quarter * R::BOX, first + lane % 8, i * 4 + lane / 8));
 #pragma unroll
-        for (int32_t j = 0; j < 4; j++) {
-            bf16_of_fp8(words[j], x);
+    for (int32_t k = 0; k < 8; k++) {
+        int32_t i = k % 2, j = k / 2;
+        bf16_of_fp8(words[i][j], x);
 #pragma unroll
-            for (int32_t tile = 0; tile < TILES; tile++)
-                fl_mma_bf16(d[tile], q.latent[tile][4 * i + j], x[0], x[1]);
-        }
+        for (int32_t tile = 0; tile < TILES; tile++)
+            fl_mma_bf16(d[i][tile], q.latent[tile][4 * i + j], x[0], x[1]);
     }
     const float *scales = (const float *)(chunk + R::REST) + quarter;
 #pragma unroll
     for (int32_t c = 0; c < 2; c++)
         scale[c] = scales[(first + lane % 4 * 2 + c) * R::KEY_GROUPS] * FL_RING_HALF;
 #pragma unroll
-    for (int32_t i = 0; i < 4 * TILES; i++)
-        sum[i / 4][n][i % 4] = fmaf(scale[i % 2], d[i / 4][i % 4], sum[i / 4][n][i % 4]);
+    for (int32_t k = 0; k < 4 * TILES; k++) {
+        float &to = sum[k / 4][n][k % 4];
+        to = fmaf(scale[k % 2], d[0][k / 4][k % 4] + d[1][k / 4][k % 4], to);
+    }
 }
 
 template <int TILES>
@@ -470,8 +468,7 @@ FL_DEVICE void score_bf16(const ring_q<TILES> &q, const uint8_t *chunk, float (&
     int32_t lane = threadIdx.x % 32, piece = threadIdx.x / 32 % QUARTERS * 2 + lane / 8 % 2;
     const uint8_t *from[2];
 #pragma unroll
-    for (int32_t i = 0; i < 2; i++)
-        from[i] = piece_of(chunk, eight_keys(2 * i + lane / 16) + lane % 8, piece);
+    for (int32_t i = 0; i < 2; i++) from[i] = piece_of(chunk, i * 16 + lane / 16 * 8 + lane % 8, piece);
 #pragma unroll
     for (int32_t j = 0; j < 8; j++)
 #pragma unroll
@@ -498,15 +495,19 @@ FL_DEVICE void ring_scores(const params &p, const ring_board<FORM, TILES> *rb, c
     score_k_pe(rb, chunk + R::K_PE, first, sum);
     if constexpr (R::INT4) {
         const uint32_t *scales = (const uint32_t *)(chunk + R::REST);
-        score_minima(rb, scales, first + eight_keys(0), sum);
-        if (p.kv.n_outliers > 0)
-            score_outliers(p, rb, (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS), first + eight_keys(0),
-                           sum);
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) score_int4<FORM>(q, chunk, first + eight_keys(i), i, sum);
+        for (int32_t i = 0; i < 4; i++) {
+            if (i == warp % QUARTERS) { /* once a key: by one quarter */
+                score_minima(rb, scales, first + i * 8, i, sum);
+                if (p.kv.n_outliers > 0)
+                    score_outliers(p, rb, (const uint16_t *)(scales + R::KEYS * R::KEY_GROUPS), first + i * 8,
+                                   i, sum);
+            }
+            score_int4<FORM>(q, chunk, first + i * 8, i, sum);
+        }
     } else if constexpr (FORM == RING_FP8) {
 #pragma unroll
-        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + eight_keys(i), i, sum);
+        for (int32_t i = 0; i < 4; i++) score_fp8(q, chunk, first + i * 8, i, sum);
     } else {
         score_bf16(q, chunk, sum);
     }
@@ -514,7 +515,7 @@ FL_DEVICE void ring_scores(const params &p, const ring_board<FORM, TILES> *rb, c
 #pragma unroll
     for (int32_t i = 0; i < 4 * TILES; i++) {
         const float(&x)[4] = sum[i / 4][i % 4];
-        float *to = s + (row + i / 4 * LANES) * S_STRIDE + keys * 32 + eight_keys(i % 4) + lane % 4 * 2;
+        float *to = s + (row + i / 4 * LANES) * S_STRIDE + keys * 32 + i % 4 * 8 + lane % 4 * 2;
         *(float2 *)to = make_float2(x[0], x[1]);
         *(float2 *)(to + 8 * S_STRIDE) = make_float2(x[2], x[3]);
     }
