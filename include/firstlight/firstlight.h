@@ -213,6 +213,9 @@ typedef struct fl_request_params {
     int32_t top_logprobs;     /* alternatives reported a token, 0..FL_TOP_LOGPROBS_MAX; default 0 */
     const char *const *stops; /* [n_stops] strings that end the answer and are not part of it; copied */
     int32_t n_stops;
+    const char *
+        json_schema; /* NULL (default) = free text; "" = a JSON object; else a JSON schema's text: the answer is
+                        JSON valid under it (text/schema.h says which keywords); borrowed for the call */
     int64_t score_tokens; /* 0 (default), or how many of the last prompt tokens are scored: on_logits sees the
                              logits that predict each */
     fl_logits_fn *on_logits;
@@ -224,7 +227,7 @@ void fl_request_params_default(fl_request_params *params);
 
 /* Queues a request. On success the caller owns *out until fl_request_close. FL_ERR_AGAIN: the queue is full or the
  * session already has a request. FL_ERR_LIMIT: can never fit (detail has the sums). FL_ERR_INVALID: names the field.
- */
+ * FL_ERR_UNSUPPORTED: names the keyword of json_schema and its place. */
 fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_request **out);
 
 typedef enum fl_event_type { FL_EVENT_NONE, FL_EVENT_PROGRESS, FL_EVENT_TOKEN, FL_EVENT_DONE } fl_event_type;

@@ -39,6 +39,8 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
         return FL_FAIL(FL_ERR_INVALID, "top_logprobs: expected 0..%d, found %d", FL_TOP_LOGPROBS_MAX,
                        p->top_logprobs);
     FL_TRY(fl_sampling_validate(&p->sampling));
+    if (p->json_schema)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "json_schema: this build does not constrain answers");
     int64_t longest = p->n_tokens + p->max_tokens;
     int32_t pages = fl_pages_of(longest < e->ctx_tokens ? longest : e->ctx_tokens);
     if (pages > e->kv_pages)

@@ -93,17 +93,32 @@ static float penalised(const fl_sample_args *a, int32_t id) {
     return logit > 0 ? logit / penalty : logit * penalty;
 }
 
+static bool is_allowed(const fl_sample_args *a, int32_t id) {
+    return !a->allowed || (a->allowed[id / 64] >> (id % 64) & 1);
+}
+
+/* -1: no id is allowed. */
 static int32_t best_of(const fl_sample_args *a) {
-    int32_t best = 0;
-    float best_logit = penalised(a, 0);
-    for (int32_t i = 1; i < a->n_known; i++) {
+    int32_t best = -1;
+    float best_logit = -INFINITY;
+    for (int32_t i = 0; i < a->n_known; i++) {
+        if (!is_allowed(a, i)) continue;
         float logit = penalised(a, i);
-        if (logit > best_logit) {
+        if (best < 0 || logit > best_logit) {
             best = i;
             best_logit = logit;
         }
     }
     return best;
+}
+
+/* The ids that may be drawn, as a heap; how many. */
+static int32_t gather(fl_sampler *s, const fl_sample_args *a) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < a->n_known; i++)
+        if (is_allowed(a, i)) s->heap[n++] = (candidate){penalised(a, i), i};
+    make_heap(s->heap, n);
+    return n;
 }
 
 /* Takes candidates best first while the filters let them in, so a peaked distribution costs a few pops. */
@@ -155,16 +170,15 @@ static void fill_top(fl_sampler *s, const fl_sample_args *a, double normaliser, 
 
 fl_err fl_sampler_draw(fl_sampler *s, const fl_sample_args *a, fl_sample *out) {
     double normaliser;
-    int32_t n = a->n_known;
     FL_TRY(log_normaliser(a, &normaliser));
     if (a->n_top > 0) fill_top(s, a, normaliser, out);
     if (a->sampling->temperature == 0) {
         out->token = best_of(a);
     } else {
-        for (int32_t i = 0; i < n; i++) s->heap[i] = (candidate){penalised(a, i), i};
-        make_heap(s->heap, n);
-        out->token = draw(s, a, n);
+        int32_t n = gather(s, a);
+        out->token = n > 0 ? draw(s, a, n) : -1;
     }
+    if (out->token < 0) return FL_FAIL(FL_ERR_INTERNAL, "no token may come next");
     out->logprob = (float)(a->logits[out->token] - normaliser);
     return FL_ERR_OK;
 }

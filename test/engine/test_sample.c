@@ -102,11 +102,36 @@ static void penalty_logprobs_and_alternatives(void **state) {
     fl_sampler_close(sampler);
 }
 
+static void only_allowed_tokens_come(void **state) {
+    (void)state;
+    const uint64_t allowed = 1 << 0 | 1 << 4, none = 1 << 5; /* 5 has no token */
+    fl_sampling sampling = plain(0);
+    fl_sample_args args = {
+        .logits = LOGITS, .n_known = N - 1, .allowed = &allowed, .sampling = &sampling, .n_top = 1};
+    fl_sampler *s = NULL;
+    fl_sample out;
+    assert_int_equal(fl_sampler_open(N, &s), FL_ERR_OK);
+    assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_OK);
+    assert_int_equal(out.token, 0);
+    assert_int_equal(out.top[0].token, 1); /* the model's own */
+    sampling = plain(100);
+    for (args.index = 0; args.index < 100; args.index++) {
+        assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_OK);
+        assert_true(out.token == 0 || out.token == 4);
+    }
+    args.allowed = &none;
+    assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_INTERNAL);
+    sampling = plain(0);
+    assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_INTERNAL);
+    fl_sampler_close(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_takes_the_first_best_known_token),
         cmocka_unit_test(frequencies_follow_the_softmax),
         cmocka_unit_test(filters_cut_the_right_tokens),
+        cmocka_unit_test(only_allowed_tokens_come),
         cmocka_unit_test(penalty_logprobs_and_alternatives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
