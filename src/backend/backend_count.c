@@ -7,13 +7,21 @@
 
 #include "backend/memory_map.h"
 
+typedef struct counting {
+    fl_count count; /* first: fl_backend_count */
+    fl_op_call_fn *on_call;
+    void *context;
+} counting;
+
 #define X(op)                                                                                                \
     static fl_err count_##op(fl_backend *be, const fl_##op##_args *a) {                                      \
-        fl_count *count = be->state;                                                                         \
+        counting *c = be->state;                                                                             \
+        fl_count *count = &c->count;                                                                         \
         FL_TRY(fl_##op##_validate(a));                                                                       \
         fl_cost cost = fl_##op##_cost(a);                                                                    \
         fl_cost_add(&count->op, cost);                                                                       \
         fl_cost_add(&count->total, cost);                                                                    \
+        if (c->on_call) c->on_call(c->context, FL_OP_##op, a, 0);                                            \
         return FL_ERR_OK;                                                                                    \
     }
 #include "op/oplist.inc"
@@ -46,7 +54,7 @@ fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
                        .deterministic = like->deterministic,
                        .device = like->device,
                        .w8a8 = like->w8a8,
-                       .state = calloc(1, sizeof(fl_count)),
+                       .state = calloc(1, sizeof(counting)),
                        .alloc = count_alloc,
                        .free = fl_memory_unmap,
                        .close = count_close};
@@ -59,9 +67,17 @@ fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
 }
 
 const fl_count *fl_backend_count(const fl_backend *be) {
-    return be->state;
+    const counting *c = be->state;
+    return &c->count;
 }
 
 void fl_backend_count_reset(fl_backend *be) {
-    memset(be->state, 0, sizeof(fl_count));
+    counting *c = be->state;
+    memset(&c->count, 0, sizeof c->count);
+}
+
+void fl_backend_count_watch(fl_backend *be, fl_op_call_fn *on_call, void *context) {
+    counting *c = be->state;
+    c->on_call = on_call;
+    c->context = context;
 }

@@ -11,7 +11,9 @@
         double start_s = fl_now_s();                                                                         \
         fl_err err = timed->real->name(be, a);                                                               \
         if (err == FL_ERR_OK && be->wait) err = be->wait(be);                                                \
-        timed->times_s.name += fl_now_s() - start_s;                                                         \
+        double time_s = fl_now_s() - start_s;                                                                \
+        timed->times_s.name += time_s;                                                                       \
+        if (timed->on_call) timed->on_call(timed->context, FL_OP_##name, a, time_s);                         \
         return err;                                                                                          \
     }
 #include "op/oplist.inc"

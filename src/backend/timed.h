@@ -17,6 +17,8 @@ typedef struct fl_timed {
     fl_op_table table; /* first: the entries find the rest through it */
     const fl_op_table *real;
     fl_op_times times_s;
+    fl_op_call_fn *on_call; /* told of every call with its time, or NULL; the user's, as is its context */
+    void *context;
     double most_rows, mean_rows; /* of the hottest expert and of an average one, over all moe_permute calls */
 } fl_timed;
 

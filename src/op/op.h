@@ -35,6 +35,17 @@
 #include "op/rope/rope.h"
 #include "op/weight_pack/weight_pack.h"
 
+/* A number for each op, and one behind the last. */
+typedef enum fl_op_id {
+#define X(op) FL_OP_##op,
+#include "op/oplist.inc"
+#undef X
+    FL_N_OPS
+} fl_op_id;
+
+/* Told of a call of an op: `args` are that op's, valid for the call; time_s is 0 where ops are only counted. */
+typedef void fl_op_call_fn(void *context, fl_op_id op, const void *args, double time_s);
+
 typedef struct fl_op_table {
 #define X(op) fl_err (*op)(fl_backend *, const fl_##op##_args *);
 #include "op/oplist.inc"

@@ -71,19 +71,24 @@ static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
 static const float unread_table[2];
 
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out) {
-    fl_kv_rows seqs[2];
-    int32_t n = 0;
+    fl_kv_rows seqs[2 + FL_DECODE_ROWS_MAX];
+    int32_t n = 0, row = rows->document_rows + rows->tail_rows;
+    if (rows->decode_rows < 0 || rows->decode_rows > FL_DECODE_ROWS_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "decode_rows: expected 0..%d, found %d", FL_DECODE_ROWS_MAX,
+                       rows->decode_rows);
     if (rows->document_rows > 0)
         seqs[n++] = (fl_kv_rows){.n_rows = rows->document_rows, .pos = rows->document_pos};
     if (rows->tail_rows > 0)
         seqs[n++] =
             (fl_kv_rows){.row = rows->document_rows, .n_rows = rows->tail_rows, .pos = rows->tail_pos};
+    for (int32_t i = 0; i < rows->decode_rows; i++)
+        seqs[n++] = (fl_kv_rows){.row = row + i, .n_rows = 1, .pos = rows->decode_pos};
     FL_TRY(make_logit_rows(dry, rows->n_logits));
     fl_attend attend = {0};
     if (dry->attend) attend = *dry->attend;
     attend.probe = NULL; /* nothing is measured or counted of rows that are only planned */
     attend.listed = attend.visible = attend.overflow = NULL;
-    const fl_step step = {.rows = rows->document_rows + rows->tail_rows,
+    const fl_step step = {.rows = row + rows->decode_rows,
                           .seqs = seqs,
                           .n_seqs = n,
                           .n_document = rows->document_rows > 0,
@@ -115,19 +120,27 @@ static int32_t least(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
+fl_dry_rows fl_dry_prompt_step(const fl_dry_prompt *p, int32_t pos, int32_t *next) {
+    int32_t document = p->document_end > pos ? p->document_end - pos : 0;
+    fl_dry_rows rows = {.document_pos = pos, .document_rows = least(document, p->span_tokens)};
+    rows.tail_pos = pos + rows.document_rows;
+    if (rows.document_rows == document) rows.tail_rows = least(p->n_tokens - rows.tail_pos, FL_TAIL_ROWS_MAX);
+    *next = pos + rows.document_rows + rows.tail_rows;
+    rows.n_logits = *next == p->n_tokens;
+    return rows;
+}
+
 fl_err fl_dry_run_prompt(fl_dry_run *dry, const fl_dry_prompt *p, fl_count *out) {
     *out = (fl_count){0};
     for (int32_t pos = p->pos; pos < p->n_tokens;) {
-        int32_t document = p->document_end > pos ? p->document_end - pos : 0;
-        fl_dry_rows rows = {.document_pos = pos, .document_rows = least(document, p->span_tokens)};
+        const fl_dry_rows rows = fl_dry_prompt_step(p, pos, &pos);
         fl_dry_cost cost;
-        rows.tail_pos = pos + rows.document_rows;
-        if (rows.document_rows == document)
-            rows.tail_rows = least(p->n_tokens - rows.tail_pos, FL_TAIL_ROWS_MAX);
-        pos += rows.document_rows + rows.tail_rows;
-        rows.n_logits = pos == p->n_tokens;
         FL_TRY(fl_dry_run_step(dry, &rows, &cost));
         fl_count_add(out, &cost.ops);
     }
     return FL_ERR_OK;
+}
+
+fl_backend *fl_dry_run_backend(fl_dry_run *dry) {
+    return dry->count;
 }

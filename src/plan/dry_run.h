@@ -12,6 +12,7 @@ typedef struct fl_dry_run fl_dry_run;
 typedef struct fl_dry_rows {
     int32_t document_rows, document_pos;
     int32_t tail_rows, tail_pos;
+    int32_t decode_rows, decode_pos; /* one row of each of so many requests, all at this position */
     int32_t n_logits;
 } fl_dry_rows;
 
@@ -31,6 +32,7 @@ void fl_dry_run_close(fl_dry_run *dry);
 
 int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 
+/* decode_rows: FL_DECODE_ROWS_MAX at most. */
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out);
 
 void fl_count_add(fl_count *sum, const fl_count *more);
@@ -41,7 +43,14 @@ typedef struct fl_dry_prompt {
     int32_t span_tokens; /* document rows of a step, at most */
 } fl_dry_prompt;
 
+/* The step at `pos`, which is before n_tokens: its rows, and the position behind them. With the logits of the prompt's
+ * last row. */
+fl_dry_rows fl_dry_prompt_step(const fl_dry_prompt *prompt, int32_t pos, int32_t *next);
+
 /* The sum over the steps that the engine cuts a prompt into when it runs alone, with the logits of its last row. */
 fl_err fl_dry_run_prompt(fl_dry_run *dry, const fl_dry_prompt *prompt, fl_count *out);
+
+/* The counting backend that steps run on, to be watched; it lives as long as the dry run. */
+fl_backend *fl_dry_run_backend(fl_dry_run *dry);
 
 #endif

@@ -1,0 +1,56 @@
+#include "plan/predict.h"
+
+typedef struct predicting {
+    const fl_rates *rates;
+    fl_prediction *out;
+} predicting;
+
+static void add_time(predicting *p, fl_rate_kind kind, const fl_cost *cost) {
+    double time_s = fl_rates_time(p->rates, kind, cost);
+    p->out->rate_s[kind] += time_s;
+    p->out->calls[kind] += 1;
+    p->out->time_s += time_s;
+}
+
+static void on_call(void *context, fl_op_id op, const void *args, double time_s) {
+    (void)time_s;
+    const fl_cost cost = fl_op_cost(op, args);
+    add_time(context, fl_rate_kind_of(op, args), &cost);
+}
+
+static fl_err add_step(fl_dry_run *dry, const fl_dry_rows *rows, predicting *p) {
+    fl_dry_cost cost;
+    const fl_cost all_rows = {.flops = rows->document_rows + rows->tail_rows + rows->decode_rows};
+    fl_backend *count = fl_dry_run_backend(dry);
+    fl_backend_count_watch(count, on_call, p);
+    fl_err err = fl_dry_run_step(dry, rows, &cost);
+    fl_backend_count_watch(count, NULL, NULL);
+    if (err != FL_ERR_OK) return err;
+    add_time(p, FL_RATE_step, &all_rows);
+    fl_count_add(&p->out->ops, &cost.ops);
+    if (cost.scratch_bytes > p->out->scratch_bytes) p->out->scratch_bytes = cost.scratch_bytes;
+    p->out->steps++;
+    return FL_ERR_OK;
+}
+
+fl_err fl_predict_step(fl_dry_run *dry, const fl_rates *rates, const fl_dry_rows *rows, fl_prediction *out) {
+    predicting p = {.rates = rates, .out = out};
+    *out = (fl_prediction){0};
+    return add_step(dry, rows, &p);
+}
+
+fl_err fl_predict_prompt(fl_dry_run *dry, const fl_rates *rates, const fl_dry_prompt *prompt,
+                         const fl_predict_load *load, fl_prediction *out) {
+    predicting p = {.rates = rates, .out = out};
+    *out = (fl_prediction){0};
+    for (int32_t pos = prompt->pos; pos < prompt->n_tokens;) {
+        fl_dry_rows rows = fl_dry_prompt_step(prompt, pos, &pos);
+        if (load) {
+            rows.decode_rows = load->decode_rows;
+            rows.decode_pos = load->decode_pos;
+            rows.n_logits += load->decode_rows;
+        }
+        FL_TRY(add_step(dry, &rows, &p));
+    }
+    return FL_ERR_OK;
+}

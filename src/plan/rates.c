@@ -1,0 +1,91 @@
+#include "plan/rates.h"
+
+#include <stdio.h>
+
+const char *fl_rate_name(fl_rate_kind kind) {
+    static const char *const names[FL_N_RATES] = {
+#define X(op) [FL_RATE_##op] = #op,
+#include "op/oplist.inc"
+#undef X
+#define X(name, op) [FL_RATE_##name] = #name,
+        FL_RATE_KINDS(X)
+#undef X
+            [FL_RATE_step] = "step",
+    };
+    return names[kind];
+}
+
+fl_cost fl_op_cost(fl_op_id op, const void *args) {
+    switch (op) {
+#define X(name)                                                                                              \
+    case FL_OP_##name:                                                                                       \
+        return fl_##name##_cost(args);
+#include "op/oplist.inc"
+#undef X
+    case FL_N_OPS: break;
+    }
+    return (fl_cost){0};
+}
+
+/* ---- kinds ---- */
+
+static fl_rate_kind of_attention(const fl_attn_prefill_args *a) {
+    if (a->means) return FL_RATE_attn_means;
+    if (a->list) return FL_RATE_attn_listed;
+    if (a->key_step > 1) return FL_RATE_attn_anchors;
+    bool all = a->view.window == 0 && a->view.distance_first == 0 && a->view.distance_end == 0;
+    return all ? FL_RATE_attn_prefill : FL_RATE_attn_window;
+}
+
+static fl_rate_kind of_product(const fl_matmul_args *a) {
+    bool codes = a->w[0].scale != NULL;
+    if (a->n_groups > 1) return codes ? FL_RATE_experts_fp8 : FL_RATE_matmul_experts;
+    return codes ? FL_RATE_matmul_fp8 : FL_RATE_matmul;
+}
+
+/* Of an op on stored KV: its own number, one more for fp8, one more for the 4-bit formats. */
+static fl_rate_kind by_format(fl_kv_format format, fl_rate_kind plain, fl_rate_kind fp8, fl_rate_kind int4) {
+    if (format == FL_KV_F32 || format == FL_KV_BF16) return plain;
+    return format == FL_KV_FP8 ? fp8 : int4;
+}
+
+fl_rate_kind fl_rate_kind_of(fl_op_id op, const void *args) {
+    switch (op) {
+    case FL_OP_matmul: return of_product(args);
+    case FL_OP_attn_prefill: return of_attention(args);
+    case FL_OP_kv_read:
+        return by_format(((const fl_kv_read_args *)args)->kv.format, FL_RATE_kv_read, FL_RATE_kv_read_fp8,
+                         FL_RATE_kv_read_int4);
+    case FL_OP_kv_write:
+        return by_format(((const fl_kv_write_args *)args)->kv.format, FL_RATE_kv_write, FL_RATE_kv_write_fp8,
+                         FL_RATE_kv_write_int4);
+    case FL_OP_block_mean:
+        return by_format(((const fl_block_mean_args *)args)->kv.format, FL_RATE_block_mean,
+                         FL_RATE_block_mean_fp8, FL_RATE_block_mean_int4);
+    case FL_OP_attn_absorbed:
+        return by_format(((const fl_attn_absorbed_args *)args)->kv.format, FL_RATE_attn_absorbed,
+                         FL_RATE_absorbed_fp8, FL_RATE_absorbed_int4);
+    default: return (fl_rate_kind)op; /* kinds begin with the ops, in their order */
+    }
+}
+
+/* ---- times ---- */
+
+void fl_rates_of_roofs(const fl_roofs *r, fl_rates *out) {
+    double fp8_flops_per_s = r->fp8_flops_per_s > 0 ? r->fp8_flops_per_s : r->flops_per_s;
+    *out = (fl_rates){0};
+    for (int32_t i = 0; i < FL_RATE_step; i++)
+        out->of[i] = (fl_rate){.call_s = r->call_s,
+                               .flop_s = 1 / r->flops_per_s,
+                               .fp8_flop_s = 1 / fp8_flops_per_s,
+                               .byte_s = 1 / r->bytes_per_s};
+    snprintf(out->source, sizeof out->source, "%s", r->source ? r->source : "roofs");
+}
+
+double fl_rates_time(const fl_rates *rates, fl_rate_kind kind, const fl_cost *cost) {
+    const fl_rate *r = &rates->of[kind];
+    double compute_s = (cost->flops - cost->fp8_flops) * r->flop_s + cost->fp8_flops * r->fp8_flop_s;
+    double memory_s = cost->bytes * r->byte_s;
+    if (rates->measured) return r->call_s + compute_s + memory_s;
+    return r->call_s + (compute_s > memory_s ? compute_s : memory_s);
+}
