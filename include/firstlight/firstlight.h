@@ -191,10 +191,23 @@ typedef struct fl_sampling {
     float min_p;       /* 0 <= p < 1, share of the best token's probability; default 0 */
     float
         repetition_penalty; /* > 0; default 1; divides positive and multiplies negative logits of seen tokens */
-    uint64_t seed;          /* same seed, same answer; default 0 */
+    float presence_penalty;  /* -2..2; default 0; taken from the logit of every token of the answer so far */
+    float frequency_penalty; /* -2..2; default 0; the same, times how often the token is there */
+    uint64_t seed;           /* same seed, same answer; default 0 */
 } fl_sampling;
 
-enum { FL_TOP_LOGPROBS_MAX = 20, FL_STOPS_MAX = 16 };
+/* Added to the logit of one token after the penalties. */
+typedef struct fl_logit_bias {
+    int32_t token; /* 0..n_vocab-1 */
+    float bias;    /* -100..100: at the ends as good as banned or chosen */
+} fl_logit_bias;
+
+enum {
+    FL_TOP_LOGPROBS_MAX = 20,
+    FL_STOPS_MAX = 16,
+    FL_STOP_TOKENS_MAX = 64,
+    FL_LOGIT_BIASES_MAX = 1024,
+};
 
 /* Called on the engine's worker thread for each scored prompt token, in order: index 0..score_tokens - 1, the
  * model's own logits [n_vocab] for it, borrowed for the call. Be quick; call nothing of this header. */
@@ -213,6 +226,14 @@ typedef struct fl_request_params {
     int32_t top_logprobs;     /* alternatives reported a token, 0..FL_TOP_LOGPROBS_MAX; default 0 */
     const char *const *stops; /* [n_stops] strings that end the answer and are not part of it; copied */
     int32_t n_stops;
+    const int32_t
+        *stop_tokens; /* [n_stop_tokens] ids that end the answer as end tokens do, whatever ignore_eos
+                                   says, and are not part of it; copied */
+    int32_t n_stop_tokens;
+    const fl_logit_bias *logit_biases; /* [n_logit_biases], a token's last one counts; copied */
+    int32_t n_logit_biases;
+    int64_t
+        min_tokens; /* 0..max_tokens; default 0; until so many are there, nothing but the room ends the answer */
     const char *
         json_schema; /* NULL (default) = free text; "" = a JSON object; else a JSON schema's text: the answer is
                         JSON valid under it (text/schema.h says which keywords); borrowed for the call */

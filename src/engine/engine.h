@@ -39,13 +39,18 @@ struct fl_request {
     fl_logits_fn *on_logits;
     void *on_logits_context;
     fl_sampling sampling;
-    bool ignore_eos;
     fl_stop stop;
+    int32_t min_tokens;
+    int32_t ends[FL_EOS_IDS_MAX + FL_STOP_TOKENS_MAX]; /* ids that end the answer */
+    int32_t n_ends;
+    fl_logit_bias *biases; /* [n_biases], tokens differ */
+    int32_t n_biases;
     double submit_s;
     atomic_bool cancel;
     /* the worker's */
     fl_detok detok;
-    uint8_t *seen; /* [n_vocab], NULL without a repetition penalty */
+    uint8_t *seen;   /* [n_vocab], NULL without a repetition penalty */
+    int32_t *counts; /* [n_vocab] of the answer, NULL without presence and frequency penalty */
     int32_t last_token;
     double cost_total, cost_done; /* predicted FLOPs of the prefill */
     int64_t held_begin;           /* start of the text no stop string has cleared yet */

@@ -39,6 +39,7 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
         return FL_FAIL(FL_ERR_INVALID, "top_logprobs: expected 0..%d, found %d", FL_TOP_LOGPROBS_MAX,
                        p->top_logprobs);
     FL_TRY(fl_sampling_validate(&p->sampling));
+    FL_TRY(fl_sampling_validate_tokens(p, e->config->vocab_size));
     if (p->json_schema)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "json_schema: this build does not constrain answers");
     int64_t longest = p->n_tokens + p->max_tokens;
@@ -54,6 +55,8 @@ static void free_request(fl_request *r) {
     fl_stop_free(&r->stop);
     free(r->prompt);
     free(r->seen);
+    free(r->counts);
+    free(r->biases);
     free(r->records);
     free(r->tops);
     free(r->text);
@@ -62,17 +65,41 @@ static void free_request(fl_request *r) {
     free(r);
 }
 
+/* Copies the biases, of those for one token the last. */
+static fl_err copy_biases(fl_request *r, const fl_request_params *p) {
+    if (p->n_logit_biases == 0) return FL_ERR_OK;
+    r->biases = malloc((size_t)p->n_logit_biases * sizeof *r->biases);
+    if (!r->biases) return FL_FAIL(FL_ERR_NOMEM, "%d logit biases", p->n_logit_biases);
+    for (int32_t i = 0; i < p->n_logit_biases; i++) {
+        int32_t at = 0;
+        while (at < r->n_biases && r->biases[at].token != p->logit_biases[i].token) at++;
+        r->biases[at] = p->logit_biases[i];
+        if (at == r->n_biases) r->n_biases++;
+    }
+    return FL_ERR_OK;
+}
+
+static void set_ends(fl_request *r, const fl_request_params *p) {
+    const fl_config *c = r->engine->config;
+    for (int32_t i = 0; i < c->n_eos_ids && !p->ignore_eos; i++) r->ends[r->n_ends++] = c->eos_ids[i];
+    for (int32_t i = 0; i < p->n_stop_tokens; i++) r->ends[r->n_ends++] = p->stop_tokens[i];
+}
+
 static fl_err allocate(fl_request *r, const fl_request_params *p) {
     const fl_engine *e = r->engine;
     bool penalty = p->sampling.repetition_penalty != 1;
+    bool counted = p->sampling.presence_penalty != 0 || p->sampling.frequency_penalty != 0;
     r->prompt = malloc((size_t)r->n_prompt * sizeof(int32_t));
     r->records = malloc((size_t)r->max_tokens * sizeof(fl_record));
     if (r->n_top > 0) r->tops = malloc((size_t)r->max_tokens * (size_t)r->n_top * sizeof(fl_token_logprob));
     if (penalty) r->seen = calloc((size_t)e->config->vocab_size, 1);
-    if (!r->prompt || !r->records || (r->n_top > 0 && !r->tops) || (penalty && !r->seen))
+    if (counted) r->counts = calloc((size_t)e->config->vocab_size, sizeof *r->counts);
+    if (!r->prompt || !r->records || (r->n_top > 0 && !r->tops) || (penalty && !r->seen) ||
+        (counted && !r->counts))
         return FL_FAIL(FL_ERR_NOMEM, "request of %d tokens", r->n_prompt + r->max_tokens);
     memcpy(r->prompt, p->tokens, (size_t)r->n_prompt * sizeof(int32_t));
     for (int32_t i = 0; penalty && i < r->n_prompt; i++) r->seen[r->prompt[i]] = 1;
+    FL_TRY(copy_biases(r, p));
     return fl_stop_init(&r->stop, p->stops, p->n_stops);
 }
 
@@ -97,7 +124,8 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     r->document_end = p->document_tokens >= 0 ? (int32_t)p->document_tokens : fl_request_first_row(r);
     r->document_end -= r->document_end % fl_tile_rows(e); /* what is left over is few rows: tail */
     r->sampling = p->sampling;
-    r->ignore_eos = p->ignore_eos;
+    r->min_tokens = (int32_t)(p->min_tokens < r->max_tokens ? p->min_tokens : r->max_tokens);
+    set_ends(r, p);
     r->submit_s = r->phase_start_s = fl_now_s();
     fl_detok_init(&r->detok, false);
     fl_err err = allocate(r, p);
@@ -274,9 +302,8 @@ static bool reserve_text(fl_request *r) {
 }
 
 static bool is_end_token(const fl_request *r, int32_t token) {
-    const fl_config *c = r->engine->config;
-    for (int32_t i = 0; i < c->n_eos_ids && !r->ignore_eos; i++)
-        if (c->eos_ids[i] == token) return true;
+    for (int32_t i = 0; i < r->n_ends; i++)
+        if (r->ends[i] == token) return true;
     return false;
 }
 
@@ -286,6 +313,10 @@ static bool add_text(fl_request *r, int32_t token) {
     if (!r->engine->tokenizer) return false; /* a synthetic model */
     fl_detok_push(r->engine->tokenizer, &r->detok, token, r->text + r->text_bytes, &n);
     r->text_bytes += (int64_t)n;
+    if (r->n_records + 1 < r->min_tokens) { /* no stop string counts yet */
+        r->held_begin = r->text_final = r->text_bytes;
+        return false;
+    }
     bool stopped =
         fl_stop_find(&r->stop, r->text + r->held_begin, (size_t)(r->text_bytes - r->held_begin), &show);
     r->held_begin += (int64_t)show;
@@ -302,6 +333,7 @@ bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
     r->phase = FL_PHASE_DECODE;
     r->last_token = sample->token;
     if (r->seen) r->seen[sample->token] = 1;
+    if (r->counts) r->counts[sample->token]++;
     memory = reserve_text(r);
     if (!end && memory) {
         stopped = add_text(r, sample->token);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct candidate {
     float logit;
@@ -12,6 +13,7 @@ struct fl_sampler {
     int32_t n_vocab;
     candidate *heap; /* [n_vocab] */
     double *weights; /* [n_vocab] */
+    float *row;      /* [n_vocab] logits as changed by penalties, biases and bans */
 };
 
 fl_err fl_sampler_open(int32_t n_vocab, fl_sampler **out) {
@@ -20,7 +22,8 @@ fl_err fl_sampler_open(int32_t n_vocab, fl_sampler **out) {
     s->n_vocab = n_vocab;
     s->heap = malloc((size_t)n_vocab * sizeof *s->heap);
     s->weights = malloc((size_t)n_vocab * sizeof *s->weights);
-    if (!s->heap || !s->weights) {
+    s->row = malloc((size_t)n_vocab * sizeof *s->row);
+    if (!s->heap || !s->weights || !s->row) {
         fl_sampler_close(s);
         return FL_FAIL(FL_ERR_NOMEM, "sampler of %d tokens", n_vocab);
     }
@@ -32,6 +35,7 @@ void fl_sampler_close(fl_sampler *s) {
     if (!s) return;
     free(s->heap);
     free(s->weights);
+    free(s->row);
     free(s);
 }
 
@@ -46,6 +50,41 @@ fl_err fl_sampling_validate(const fl_sampling *s) {
     if (!(s->repetition_penalty > 0 && s->repetition_penalty <= 100))
         return FL_FAIL(FL_ERR_INVALID, "repetition_penalty: expected more than 0, at most 100, found %g",
                        (double)s->repetition_penalty);
+    if (!(s->presence_penalty >= -2 && s->presence_penalty <= 2))
+        return FL_FAIL(FL_ERR_INVALID, "presence_penalty: expected -2..2, found %g",
+                       (double)s->presence_penalty);
+    if (!(s->frequency_penalty >= -2 && s->frequency_penalty <= 2))
+        return FL_FAIL(FL_ERR_INVALID, "frequency_penalty: expected -2..2, found %g",
+                       (double)s->frequency_penalty);
+    return FL_ERR_OK;
+}
+
+static fl_err validate_list(const char *name, const void *list, int32_t n, int32_t n_max) {
+    if (n < 0 || n > n_max)
+        return FL_FAIL(FL_ERR_INVALID, "%s: expected 0..%d entries, found %d", name, n_max, n);
+    if (n > 0 && list == NULL) return FL_FAIL(FL_ERR_INVALID, "%s: expected %d entries, found NULL", name, n);
+    return FL_ERR_OK;
+}
+
+fl_err fl_sampling_validate_tokens(const fl_request_params *p, int32_t n_vocab) {
+    FL_TRY(validate_list("stop_tokens", p->stop_tokens, p->n_stop_tokens, FL_STOP_TOKENS_MAX));
+    FL_TRY(validate_list("logit_biases", p->logit_biases, p->n_logit_biases, FL_LOGIT_BIASES_MAX));
+    for (int32_t i = 0; i < p->n_stop_tokens; i++)
+        if (p->stop_tokens[i] < 0 || p->stop_tokens[i] >= n_vocab)
+            return FL_FAIL(FL_ERR_INVALID, "stop_tokens[%d]: expected 0..%d, found %d", i, n_vocab - 1,
+                           p->stop_tokens[i]);
+    for (int32_t i = 0; i < p->n_logit_biases; i++) {
+        const fl_logit_bias *b = &p->logit_biases[i];
+        if (b->token < 0 || b->token >= n_vocab)
+            return FL_FAIL(FL_ERR_INVALID, "logit_biases[%d].token: expected 0..%d, found %d", i, n_vocab - 1,
+                           b->token);
+        if (!(b->bias >= -100 && b->bias <= 100))
+            return FL_FAIL(FL_ERR_INVALID, "logit_biases[%d].bias: expected -100..100, found %g", i,
+                           (double)b->bias);
+    }
+    if (p->min_tokens < 0 || p->min_tokens > p->max_tokens)
+        return FL_FAIL(FL_ERR_INVALID, "min_tokens: expected 0..max_tokens (%lld), found %lld",
+                       (long long)p->max_tokens, (long long)p->min_tokens);
     return FL_ERR_OK;
 }
 
@@ -87,36 +126,48 @@ static double uniform(uint64_t seed, uint64_t index) {
     return (double)(z >> 11) * 0x1p-53;
 }
 
+/* Penalties of tokens that the prompt or the answer holds: the repetition penalty's form is Keskar et al. 2019
+ * (CTRL), the other two are OpenAI's. */
 static float penalised(const fl_sample_args *a, int32_t id) {
-    float logit = a->logits[id], penalty = a->sampling->repetition_penalty;
-    if (!a->seen || !a->seen[id] || penalty == 1) return logit;
-    return logit > 0 ? logit / penalty : logit * penalty;
+    const fl_sampling *p = a->sampling;
+    float logit = a->logits[id];
+    if (a->seen && a->seen[id] && p->repetition_penalty != 1)
+        logit = logit > 0 ? logit / p->repetition_penalty : logit * p->repetition_penalty;
+    if (a->counts && a->counts[id] > 0)
+        logit -= p->presence_penalty + p->frequency_penalty * (float)a->counts[id];
+    return logit;
 }
 
-static bool is_allowed(const fl_sample_args *a, int32_t id) {
-    return !a->allowed || (a->allowed[id / 64] >> (id % 64) & 1);
+/* The row to draw from: the model's own where nothing changes it. */
+static const float *adjusted(fl_sampler *s, const fl_sample_args *a) {
+    bool penalties = a->seen || a->counts;
+    if (!penalties && a->n_biases == 0 && a->n_banned == 0) return a->logits;
+    memcpy(s->row, a->logits, (size_t)a->n_known * sizeof *s->row);
+    for (int32_t i = 0; penalties && i < a->n_known; i++) s->row[i] = penalised(a, i);
+    for (int32_t i = 0; i < a->n_biases; i++)
+        if (a->biases[i].token < a->n_known) s->row[a->biases[i].token] += a->biases[i].bias;
+    for (int32_t i = 0; i < a->n_banned; i++)
+        if (a->banned[i] < a->n_known) s->row[a->banned[i]] = -INFINITY;
+    return s->row;
 }
 
-/* -1: no id is allowed. */
-static int32_t best_of(const fl_sample_args *a) {
+static bool may_come(const fl_sample_args *a, const float *row, int32_t id) {
+    return row[id] > -INFINITY && (!a->allowed || (a->allowed[id / 64] >> (id % 64) & 1));
+}
+
+/* -1: none may come. */
+static int32_t best_of(const fl_sample_args *a, const float *row) {
     int32_t best = -1;
-    float best_logit = -INFINITY;
-    for (int32_t i = 0; i < a->n_known; i++) {
-        if (!is_allowed(a, i)) continue;
-        float logit = penalised(a, i);
-        if (best < 0 || logit > best_logit) {
-            best = i;
-            best_logit = logit;
-        }
-    }
+    for (int32_t i = 0; i < a->n_known; i++)
+        if (may_come(a, row, i) && (best < 0 || row[i] > row[best])) best = i;
     return best;
 }
 
 /* The ids that may be drawn, as a heap; how many. */
-static int32_t gather(fl_sampler *s, const fl_sample_args *a) {
+static int32_t gather(fl_sampler *s, const fl_sample_args *a, const float *row) {
     int32_t n = 0;
     for (int32_t i = 0; i < a->n_known; i++)
-        if (is_allowed(a, i)) s->heap[n++] = (candidate){penalised(a, i), i};
+        if (may_come(a, row, i)) s->heap[n++] = (candidate){row[i], i};
     make_heap(s->heap, n);
     return n;
 }
@@ -168,15 +219,23 @@ static void fill_top(fl_sampler *s, const fl_sample_args *a, double normaliser, 
     }
 }
 
+/* -1: none may come. */
+static int32_t choose(fl_sampler *s, const fl_sample_args *a) {
+    const float *row = adjusted(s, a);
+    if (a->sampling->temperature == 0) return best_of(a, row);
+    int32_t n = gather(s, a, row);
+    return n > 0 ? draw(s, a, n) : -1;
+}
+
 fl_err fl_sampler_draw(fl_sampler *s, const fl_sample_args *a, fl_sample *out) {
     double normaliser;
     FL_TRY(log_normaliser(a, &normaliser));
     if (a->n_top > 0) fill_top(s, a, normaliser, out);
-    if (a->sampling->temperature == 0) {
-        out->token = best_of(a);
-    } else {
-        int32_t n = gather(s, a);
-        out->token = n > 0 ? draw(s, a, n) : -1;
+    out->token = choose(s, a);
+    if (out->token < 0 && a->n_banned > 0) {
+        fl_sample_args free_args = *a;
+        free_args.n_banned = 0;
+        out->token = choose(s, &free_args);
     }
     if (out->token < 0) return FL_FAIL(FL_ERR_INTERNAL, "no token may come next");
     out->logprob = (float)(a->logits[out->token] - normaliser);

@@ -145,6 +145,11 @@ static void draw_token(building *b, fl_request *r, int32_t logits_row) {
     const fl_sample_args args = {.logits = logits_of(e, logits_row),
                                  .n_known = e->n_known,
                                  .seen = r->seen,
+                                 .counts = r->counts,
+                                 .biases = r->biases,
+                                 .n_biases = r->n_biases,
+                                 .banned = r->ends,
+                                 .n_banned = r->n_records < r->min_tokens ? r->n_ends : 0,
                                  .sampling = &r->sampling,
                                  .index = (uint64_t)r->n_records,
                                  .n_top = r->n_top};

@@ -102,6 +102,98 @@ static void penalty_logprobs_and_alternatives(void **state) {
     fl_sampler_close(sampler);
 }
 
+/* The token that greedy sampling takes with these arguments added. */
+static int32_t greedy(fl_sample_args args) {
+    fl_sampler *sampler = NULL;
+    fl_sample out = {.token = -1};
+    fl_sampling s = args.sampling ? *args.sampling : plain(0);
+    args.logits = LOGITS;
+    args.n_known = N - 1;
+    args.sampling = &s;
+    assert_int_equal(fl_sampler_open(N, &sampler), FL_ERR_OK);
+    if (fl_sampler_draw(sampler, &args, &out) != FL_ERR_OK) out.token = -1;
+    fl_sampler_close(sampler);
+    return out.token;
+}
+
+static void presence_and_frequency_count_the_answer(void **state) {
+    (void)state;
+    fl_sampling s = plain(0);
+    const int32_t one[N] = {0, 1, 0, 1, 0, 0}, many[N] = {0, 1, 0, 3, 0, 0};
+    fl_sample_args args = {.sampling = &s, .counts = one};
+    s.presence_penalty = 0.9f; /* 2 - 0.9 > 1: still the best two */
+    assert_int_equal(greedy(args), 1);
+    s.presence_penalty = 1.1f; /* 0.9 < 1 */
+    assert_int_equal(greedy(args), 2);
+    s.presence_penalty = 0;
+    s.frequency_penalty = -0.5f; /* 2 + 0.5 against 2 + 1.5 */
+    args.counts = many;
+    assert_int_equal(greedy(args), 3);
+    s.frequency_penalty = 0.4f; /* 1.6 against 0.8 */
+    assert_int_equal(greedy(args), 1);
+}
+
+static void biases_and_bans_steer(void **state) {
+    (void)state;
+    const fl_logit_bias up[] = {{4, 3.5f}, {5, 100}}; /* id 5 has no token: not even a bias makes it one */
+    assert_int_equal(greedy((fl_sample_args){.biases = up, .n_biases = 2}), 4);
+    const int32_t ends[] = {1, 3, 5}, all[] = {0, 1, 2, 3, 4};
+    assert_int_equal(greedy((fl_sample_args){.banned = ends, .n_banned = 3}), 2);
+    assert_int_equal(greedy((fl_sample_args){.banned = all, .n_banned = 5}), 1); /* nothing is left */
+    const uint64_t end_only = 1 << 3;
+    assert_int_equal(greedy((fl_sample_args){.banned = ends, .n_banned = 3, .allowed = &end_only}), 3);
+    fl_sampling hot = plain(100);
+    fl_sampler *sampler = NULL;
+    assert_int_equal(fl_sampler_open(N, &sampler), FL_ERR_OK);
+    for (uint64_t i = 0; i < 2000; i++) { /* nearly flat, and still never a banned one */
+        fl_sample out;
+        const fl_sample_args args = {
+            .logits = LOGITS, .n_known = N - 1, .banned = ends, .n_banned = 2, .sampling = &hot, .index = i};
+        assert_int_equal(fl_sampler_draw(sampler, &args, &out), FL_ERR_OK);
+        assert_true(out.token != 1 && out.token != 3);
+    }
+    fl_sampler_close(sampler);
+}
+
+/* A list of length `n` at `list`; NULL counts too. */
+static fl_err validate_tokens(const int32_t *stops, int32_t n_stops, const fl_logit_bias *biases,
+                              int32_t n_biases, int64_t min_tokens) {
+    fl_request_params p = {.max_tokens = 10,
+                           .stop_tokens = stops,
+                           .n_stop_tokens = n_stops,
+                           .logit_biases = biases,
+                           .n_logit_biases = n_biases,
+                           .min_tokens = min_tokens};
+    return fl_sampling_validate_tokens(&p, N);
+}
+
+static void bad_lists_and_ranges_are_named(void **state) {
+    (void)state;
+    const int32_t good[] = {0, N - 1}, bad[] = {0, N}, negative[] = {-1};
+    const fl_logit_bias bias[] = {{N - 1, -100}}, far[] = {{N, 0}}, strong[] = {{0, 100.5f}},
+                        nan[] = {{0, NAN}};
+    assert_int_equal(validate_tokens(good, 2, bias, 1, 10), FL_ERR_OK);
+    assert_int_equal(validate_tokens(NULL, 0, NULL, 0, 0), FL_ERR_OK);
+    assert_int_equal(validate_tokens(bad, 2, NULL, 0, 0), FL_ERR_INVALID);
+    assert_non_null(strstr(fl_err_detail(), "stop_tokens[1]"));
+    assert_int_equal(validate_tokens(negative, 1, NULL, 0, 0), FL_ERR_INVALID);
+    assert_int_equal(validate_tokens(good, FL_STOP_TOKENS_MAX + 1, NULL, 0, 0), FL_ERR_INVALID);
+    assert_int_equal(validate_tokens(NULL, 1, NULL, 0, 0), FL_ERR_INVALID);
+    assert_int_equal(validate_tokens(NULL, 0, far, 1, 0), FL_ERR_INVALID);
+    assert_non_null(strstr(fl_err_detail(), "logit_biases[0].token"));
+    assert_int_equal(validate_tokens(NULL, 0, strong, 1, 0), FL_ERR_INVALID);
+    assert_int_equal(validate_tokens(NULL, 0, nan, 1, 0), FL_ERR_INVALID);
+    assert_int_equal(validate_tokens(NULL, 0, NULL, 0, 11), FL_ERR_INVALID);
+    assert_non_null(strstr(fl_err_detail(), "min_tokens"));
+    assert_int_equal(validate_tokens(NULL, 0, NULL, 0, -1), FL_ERR_INVALID);
+    fl_sampling s = plain(0);
+    s.presence_penalty = 2.5f;
+    assert_int_equal(fl_sampling_validate(&s), FL_ERR_INVALID);
+    s = plain(0);
+    s.frequency_penalty = NAN;
+    assert_int_equal(fl_sampling_validate(&s), FL_ERR_INVALID);
+}
+
 static void only_allowed_tokens_come(void **state) {
     (void)state;
     const uint64_t allowed = 1 << 0 | 1 << 4, none = 1 << 5; /* 5 has no token */
@@ -133,6 +225,9 @@ int main(void) {
         cmocka_unit_test(filters_cut_the_right_tokens),
         cmocka_unit_test(only_allowed_tokens_come),
         cmocka_unit_test(penalty_logprobs_and_alternatives),
+        cmocka_unit_test(presence_and_frequency_count_the_answer),
+        cmocka_unit_test(biases_and_bans_steer),
+        cmocka_unit_test(bad_lists_and_ranges_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
