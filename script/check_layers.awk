@@ -15,9 +15,10 @@ BEGIN {
     allow["sched"] = "base op backend comm model kv attn plan text engine"
     allow["server"] = "base text sched"
     allow["eval"] = "base text"
+    allow["load"] = "base eval"
     allow["calibrate"] = "base op backend comm model kv attn plan text engine eval"
     allow["opcheck"] = "base op backend"
-    allow["cli"] = "base op backend comm model kv attn plan text engine sched server eval calibrate opcheck"
+    allow["cli"] = "base op backend comm model kv attn plan text engine sched server eval load calibrate opcheck"
     # Single headers of the backend that ops see (not what implements them): the backend itself, every op's first
     # argument; the declarations op tables are made of; the matrix product.
     may_file["op", "backend/backend.h"] = 1

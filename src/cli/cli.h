@@ -19,6 +19,7 @@ int fl_cmd_bench_prefill(const fl_options *options);
 int fl_cmd_bench_decode(const fl_options *options);
 int fl_cmd_bench_graph(const fl_options *options);
 int fl_cmd_bench_kernels(const fl_options *options);
+int fl_cmd_bench_serve(const fl_options *options);
 int fl_cmd_eval(const fl_options *options);
 int fl_cmd_calibrate(const fl_options *options);
 int fl_cmd_version(const fl_options *options);

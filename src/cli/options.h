@@ -67,6 +67,9 @@ typedef struct fl_options {
     int64_t length, calibrate_n, heads_max;
     double max_loss;
     const char *calibrate_documents, *output; /* NULL = none, beside the checkpoint */
+    const char *url, *load_key, *mix;         /* of a load; the last two NULL = none */
+    double rate, duration, wait;              /* requests a second, 0 = closed loop; seconds */
+    int64_t concurrency;
 } fl_options;
 
 /* Bits of fl_option.verbs. */
@@ -85,7 +88,8 @@ enum {
     FL_VERB_CALIBRATE = 1 << 11,
     FL_VERB_BENCH_KERNELS = 1 << 12,
     FL_VERB_BENCH_GRAPH = 1 << 13,
-    FL_VERB_ALL = (1 << 14) - 1,
+    FL_VERB_BENCH_SERVE = 1 << 19,
+    FL_VERB_ALL = 0x7fffffff,
 };
 
 typedef struct fl_verb {

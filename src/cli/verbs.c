@@ -59,6 +59,16 @@ const fl_verb fl_verbs[] = {
      "DeepSeek-V3 and Moonlight give them on a GPU and at small ones on a CPU, and shows beside it what the "
      "machine could do at most, measured in the same minute. Needs 24 GiB of GPU memory, no model.",
      "bench kernels --backend cuda --only prefill", fl_cmd_bench_kernels},
+    {"bench serve", FL_VERB_BENCH_SERVE, "", 0, 0, "put a load on a running server and time its answers",
+     "Sends streamed chat requests to --url as a crowd of clients would, and shows by class of request when "
+     "first "
+     "tokens "
+     "came, the gaps between tokens, what was refused, how many answers came within their limit, and how "
+     "steady the "
+     "server "
+     "was. With --rate requests are timed from when they were due, so that a server that stalls cannot hide "
+     "it.",
+     "bench serve --url http://127.0.0.1:8000 --rate 2 --duration 120", fl_cmd_bench_serve},
     {"eval", FL_VERB_EVAL, "MODEL", 1, 1, "measure what a policy or KV format costs in quality",
      "Asks the same questions of a baseline and of each variant, about documents it makes itself, and shows "
      "score, "
