@@ -146,6 +146,32 @@ typedef struct fl_engine_info {
 
 void fl_engine_get_info(const fl_engine *engine, fl_engine_info *out);
 
+enum { FL_COST_POINTS_MAX = 16 };
+
+/* What an engine is doing now, what it has done since it was opened, and what prompts cost it. */
+typedef struct fl_engine_load {
+    int32_t kv_pages;        /* of the KV pool, each of 64 tokens */
+    int32_t kv_pages_free;   /* held by nobody */
+    int32_t kv_pages_cached; /* held by the prefix cache alone: free on demand */
+    int32_t n_waiting;       /* requests that are queued */
+    int32_t n_running;       /* requests that are admitted and not done */
+    int64_t n_steps;
+    int64_t n_layers;      /* run in all steps: stands still only if the engine is idle or stuck */
+    int64_t prompt_tokens; /* of prompts that are read; cached ones included */
+    int64_t cached_tokens; /* of these */
+    int64_t answer_tokens;
+    int32_t n_costs;                         /* points of the next two, 1.. */
+    int64_t cost_tokens[FL_COST_POINTS_MAX]; /* 1,024, 2,048, 4,096 ... below the context, then the context */
+    double
+        cost_s[FL_COST_POINTS_MAX]; /* seconds that a prompt of so many new tokens is predicted to take alone:
+                                          predicted FLOPs at the rate measured on finished prompts of about that
+                                          size, newer ones counting more; on the warm-up before there is one */
+    bool lost; /* the device takes no more work of this process: open the engine in a new one */
+} fl_engine_load;
+
+/* Cheap: a lock and a few sums. */
+void fl_engine_get_load(fl_engine *engine, fl_engine_load *out);
+
 /* ---- text ------------------------------------------------------------------------------------------------------ */
 
 /* Ids of `text`. Control tokens written in the text stay plain text unless `parse_special`. *tokens is malloc'ed and
@@ -242,6 +268,7 @@ typedef struct fl_request_params {
     fl_logits_fn *on_logits;
     void *on_logits_context;
     bool ignore_eos; /* default false; true keeps going past end tokens (benchmarks, golden tests) */
+    void *context;   /* the caller's, for fl_request_context; default NULL */
 } fl_request_params;
 
 void fl_request_params_default(fl_request_params *params);
@@ -291,13 +318,23 @@ typedef struct fl_event {
  * come in order; PROGRESS events are merged when not fetched. After DONE every poll returns DONE again. */
 fl_err fl_poll(fl_request *request, double timeout_s, fl_event *out);
 
+/* For programs with many requests and one thread that looks after all of them. Waits up to timeout_s until requests of
+ * this engine have events and writes these requests, the longest waiting first, to requests[n_max]; returns how many,
+ * 0 after the time. A request is named again only after a further event, so poll each with timeout 0 until
+ * FL_EVENT_NONE or FL_EVENT_DONE. A request may be named before fl_submit has returned to the thread that submitted
+ * it. Closed ones are not named. */
+int32_t fl_engine_wait(fl_engine *engine, double timeout_s, fl_request **requests, int32_t n_max);
+
+/* What fl_request_params.context was. */
+void *fl_request_context(const fl_request *request);
+
 /* Asks a request to end; it does within one step and then reports DONE. Safe from a signal handler. */
 void fl_cancel(fl_request *request);
 
 /* The marks so far, oldest first; copies at most n_max, returns how many there are. */
 int32_t fl_request_timeline(const fl_request *request, fl_mark *out, int32_t n_max);
 
-/* Ends the request if it still runs, then frees it. */
+/* Ends the request if it still runs, which takes up to a step, then frees it. Does not wait after DONE. */
 void fl_request_close(fl_request *request);
 
 #ifdef __cplusplus

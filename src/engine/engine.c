@@ -207,6 +207,7 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     if (e->be->record && !s->enforce_eager)
         FL_TRY(fl_graphs_open(e->be, e->config, e->ctx_tokens, &e->graphs));
     FL_TRY(fl_step_warm(e));
+    FL_TRY(fl_load_open(e));
     fl_backend_seal(e->be, true);
     return start_worker(e);
 }
@@ -217,7 +218,12 @@ fl_err fl_engine_open(const fl_settings *settings, fl_engine **out) {
     fl_engine *e = calloc(1, sizeof *e);
     if (!e) return FL_FAIL(FL_ERR_NOMEM, "engine");
     pthread_mutex_init(&e->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&e->work, NULL);
+    pthread_cond_init(&e->ready, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     fl_err err = open_all(e, settings);
     if (err != FL_ERR_OK) fl_engine_close(e);
     else *out = e;
@@ -253,6 +259,7 @@ void fl_engine_close(fl_engine *e) {
     free(e->kv);
     free(e->found_pages);
     pthread_cond_destroy(&e->work);
+    pthread_cond_destroy(&e->ready);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }

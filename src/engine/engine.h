@@ -46,6 +46,7 @@ struct fl_request {
     fl_logit_bias *biases; /* [n_biases], tokens differ */
     int32_t n_biases;
     double submit_s;
+    void *context;
     atomic_bool cancel;
     /* the worker's */
     fl_detok detok;
@@ -53,11 +54,15 @@ struct fl_request {
     int32_t *counts; /* [n_vocab] of the answer, NULL without presence and frequency penalty */
     int32_t last_token;
     double cost_total, cost_done; /* predicted FLOPs of the prefill */
+    double prefill_s;             /* of the steps that made cost_done */
     int64_t held_begin;           /* start of the text no stop string has cleared yet */
     double phase_start_s;
     /* shared */
     fl_phase phase;
-    bool held;              /* by the worker: not freed meanwhile */
+    bool held;   /* by the worker: not freed meanwhile */
+    bool closed; /* by its owner while held: the worker frees it */
+    bool ready;  /* in the engine's list of requests with events */
+    fl_request *ready_before, *ready_after;
     fl_record *records;     /* [max_tokens] */
     fl_token_logprob *tops; /* [max_tokens][n_top] or NULL */
     int32_t n_records;
@@ -91,6 +96,19 @@ struct fl_session {
     int32_t n_shared;  /* pages entered or found there */
     fl_prefix_key key; /* of the last of them */
 };
+
+/* load.c: what the engine did and what prompts cost. Guarded by the lock once the worker runs. */
+enum { FL_COST_CLASSES = 26 }; /* of prompt sizes, one a power of two */
+
+typedef struct fl_load {
+    int64_t n_steps, n_layers, prompt_tokens, cached_tokens, answer_tokens;
+    int32_t n_points;
+    int64_t point_tokens[FL_COST_POINTS_MAX];
+    double point_flops[FL_COST_POINTS_MAX];
+    double flops[FL_COST_CLASSES],
+        seconds[FL_COST_CLASSES]; /* sums over finished prefills, old ones fading */
+    double warm_flops_per_s;
+} fl_load;
 
 struct fl_engine {
     fl_checkpoint *checkpoint; /* NULL: a synthetic model */
@@ -137,6 +155,9 @@ struct fl_engine {
     char lost[512]; /* the backend's last words, for all requests; "" = it works. Guarded by the lock */
     fl_request *requests;
     fl_session *sessions;
+    fl_request *ready_first, *ready_last; /* requests with events that fl_engine_wait has not named yet */
+    pthread_cond_t ready;
+    fl_load load;
 };
 
 /* Positions of a prompt that must be computed, whatever the KV of which prefix is there: from here on. */
@@ -165,6 +186,11 @@ void fl_engine_check_device(fl_engine *engine);
 /* Worker only. Ends these requests if the engine is lost; whether it is. */
 bool fl_engine_end_lost(fl_engine *engine, fl_request **requests, int32_t n);
 
+/* load.c. The table of costs, before the worker starts. */
+fl_err fl_load_open(fl_engine *engine);
+/* A prompt is read; under the lock. */
+void fl_load_add_prompt(fl_engine *engine, const fl_request *request);
+
 /* step.c: runs one step over the runnable requests ([n], n >= 1, oldest first). */
 void fl_step_run(fl_engine *engine, fl_request **requests, int32_t n);
 int32_t fl_step_rows_max(const fl_engine *engine);
@@ -177,6 +203,11 @@ fl_err fl_session_prepare(fl_session *session, fl_request *request);
 void fl_session_share(fl_session *session, int32_t document_end);
 void fl_session_trim(fl_session *session);
 void fl_session_forget(fl_session *session);
+
+/* request.c: the request has an event. Under the lock. */
+void fl_request_tell(fl_request *request);
+/* request.c: frees a request that is in no list. */
+void fl_request_free(fl_request *request);
 
 /* request.c, worker only */
 void fl_request_finish(fl_request *request, fl_finish finish, fl_err err);

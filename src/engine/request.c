@@ -51,7 +51,7 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
     return FL_ERR_OK;
 }
 
-static void free_request(fl_request *r) {
+void fl_request_free(fl_request *r) {
     fl_stop_free(&r->stop);
     free(r->prompt);
     free(r->seen);
@@ -126,10 +126,11 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     r->sampling = p->sampling;
     r->min_tokens = (int32_t)(p->min_tokens < r->max_tokens ? p->min_tokens : r->max_tokens);
     set_ends(r, p);
+    r->context = p->context;
     r->submit_s = r->phase_start_s = fl_now_s();
     fl_detok_init(&r->detok, false);
     fl_err err = allocate(r, p);
-    if (err != FL_ERR_OK) free_request(r);
+    if (err != FL_ERR_OK) fl_request_free(r);
     else *out = r;
     return err;
 }
@@ -152,7 +153,7 @@ fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_reques
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->lock);
-    if (err != FL_ERR_OK) free_request(r);
+    if (err != FL_ERR_OK) fl_request_free(r);
     else *out = r;
     return err;
 }
@@ -161,9 +162,13 @@ static bool has_event(const fl_request *r) {
     return r->n_polled < r->n_records || r->phase == FL_PHASE_DONE || r->progressed;
 }
 
-static void wait_for_event(fl_request *r, double timeout_s) {
+static struct timespec time_after(double timeout_s) {
     double end_s = fl_now_s() + (timeout_s > 0 && timeout_s < 1e9 ? timeout_s : timeout_s > 0 ? 1e9 : 0);
-    const struct timespec until = {.tv_sec = (time_t)end_s, .tv_nsec = (long)((end_s - floor(end_s)) * 1e9)};
+    return (struct timespec){.tv_sec = (time_t)end_s, .tv_nsec = (long)((end_s - floor(end_s)) * 1e9)};
+}
+
+static void wait_for_event(fl_request *r, double timeout_s) {
+    const struct timespec until = time_after(timeout_s);
     while (!has_event(r) && timeout_s > 0)
         if (pthread_cond_timedwait(&r->changed, &r->engine->lock, &until) == ETIMEDOUT) return;
 }
@@ -222,6 +227,45 @@ fl_err fl_poll(fl_request *r, double timeout_s, fl_event *out) {
     return FL_ERR_OK;
 }
 
+void fl_request_tell(fl_request *r) {
+    fl_engine *e = r->engine;
+    pthread_cond_broadcast(&r->changed);
+    if (r->ready || r->closed) return;
+    r->ready = true;
+    r->ready_before = e->ready_last;
+    r->ready_after = NULL;
+    if (e->ready_last) e->ready_last->ready_after = r;
+    else e->ready_first = r;
+    e->ready_last = r;
+    pthread_cond_signal(&e->ready);
+}
+
+static void leave_ready(fl_request *r) {
+    fl_engine *e = r->engine;
+    if (!r->ready) return;
+    *(r->ready_before ? &r->ready_before->ready_after : &e->ready_first) = r->ready_after;
+    *(r->ready_after ? &r->ready_after->ready_before : &e->ready_last) = r->ready_before;
+    r->ready = false;
+}
+
+int32_t fl_engine_wait(fl_engine *e, double timeout_s, fl_request **requests, int32_t n_max) {
+    const struct timespec until = time_after(timeout_s);
+    int32_t n = 0;
+    pthread_mutex_lock(&e->lock);
+    while (!e->ready_first && timeout_s > 0)
+        if (pthread_cond_timedwait(&e->ready, &e->lock, &until) == ETIMEDOUT) break;
+    while (e->ready_first && n < n_max) {
+        requests[n++] = e->ready_first;
+        leave_ready(e->ready_first);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}
+
+void *fl_request_context(const fl_request *r) {
+    return r->context;
+}
+
 void fl_cancel(fl_request *r) {
     atomic_store(&r->cancel, true);
 }
@@ -239,12 +283,15 @@ void fl_request_close(fl_request *r) {
     fl_engine *e = r->engine;
     fl_cancel(r);
     pthread_mutex_lock(&e->lock);
-    while (r->phase != FL_PHASE_DONE || r->held) pthread_cond_wait(&r->changed, &e->lock);
+    while (r->phase != FL_PHASE_DONE) pthread_cond_wait(&r->changed, &e->lock);
+    leave_ready(r);
+    bool held = r->held;
+    r->closed = true;
     fl_request **link = &e->requests;
-    while (*link != r) link = &(*link)->next;
-    *link = r->next;
+    while (!held && *link != r) link = &(*link)->next;
+    if (!held) *link = r->next;
     pthread_mutex_unlock(&e->lock);
-    free_request(r);
+    if (!held) fl_request_free(r);
 }
 
 /* Merges into the last mark of the same name when the list is full or the phase is one long decode. */
@@ -287,7 +334,7 @@ void fl_request_finish(fl_request *r, fl_finish finish, fl_err err) {
     }
     r->phase = FL_PHASE_DONE;
     s->current = NULL;
-    pthread_cond_broadcast(&r->changed);
+    fl_request_tell(r);
     pthread_mutex_unlock(&r->engine->lock);
 }
 
@@ -341,10 +388,11 @@ bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
         r->records[r->n_records++] =
             (fl_record){.token = sample->token, .logprob = sample->logprob, .text_end = r->text_final};
         full = r->n_records == r->max_tokens;
+        e->load.answer_tokens++;
     } else if (end) {
         r->text_final = r->text_bytes;
     }
-    pthread_cond_broadcast(&r->changed);
+    fl_request_tell(r);
     pthread_mutex_unlock(&e->lock);
     if (!memory)
         fl_request_finish(r, FL_FINISH_ERROR,

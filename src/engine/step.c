@@ -123,11 +123,12 @@ static bool on_layer(void *context, int32_t layers_done) {
     fl_request *r = b->prefill;
     bool goes_on = true;
     pthread_mutex_lock(&b->e->lock);
+    b->e->load.n_layers++;
     if (r) {
         double done = r->cost_done + b->cost * layers_done / b->e->config->layers;
         r->done_fraction = r->cost_total > 0 && done < r->cost_total ? done / r->cost_total : 1;
         r->progressed = true;
-        pthread_cond_broadcast(&r->changed);
+        fl_request_tell(r);
         goes_on = b->n_decode > 0 || !atomic_load(&r->cancel);
     }
     goes_on = goes_on && !b->e->closing;
@@ -168,6 +169,8 @@ static void after_prefill(building *b) {
     pthread_mutex_lock(&b->e->lock);
     fl_session_share(s, r->document_end);
     r->cost_done += b->cost;
+    r->prefill_s += fl_now_s() - b->start_s;
+    if (b->prompt_ends) fl_load_add_prompt(b->e, r);
     r->done_tokens = s->n_tokens;
     r->done_fraction = b->prompt_ends ? 1 : r->done_fraction;
     pthread_mutex_unlock(&b->e->lock);
@@ -241,6 +244,9 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
         fail_all(&b, err);
         return;
     }
+    pthread_mutex_lock(&e->lock);
+    e->load.n_steps++;
+    pthread_mutex_unlock(&e->lock);
     if (b.prefill) after_prefill(&b);
     after_decode(&b);
 }
@@ -253,13 +259,18 @@ fl_err fl_step_warm(fl_engine *e) {
     for (int32_t i = 0; i < 4; i++) e->found_pages[i] = i < e->kv_pages ? i : 0;
     memset(e->ids, 0, (size_t)fl_step_rows_max(e) * sizeof(int32_t));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        building b = {.e = e, .document_rows = sizes[i][0]};
+        building b = {.e = e, .document_rows = sizes[i][0], .start_s = fl_now_s()};
+        const fl_dry_rows dry = {.document_rows = sizes[i][0], .tail_rows = sizes[i][1], .n_logits = 1};
+        fl_dry_cost cost;
         int32_t rows = sizes[i][0] + sizes[i][1];
         bool whole = sizes[i][0] % FL_ATTN_LIST_ROWS == 0 || !e->attending.attend.blocks;
         if (rows > e->ctx_tokens || !whole) continue;
         add_rows(&b, &session, e->ids, 0, rows);
         e->logit_rows[b.n_logits++] = 0;
+        FL_TRY(fl_dry_run_step(e->dry, &dry, &cost));
         FL_TRY(forward(&b));
+        e->load.warm_flops_per_s =
+            cost.ops.total.flops / (fl_now_s() - b.start_s); /* the largest comes last */
     }
     return FL_ERR_OK;
 }

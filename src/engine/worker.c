@@ -4,12 +4,17 @@
 
 enum { RUN_MAX = 4096 };
 
-/* The worker looks at no request any more; those whose owners wait to free them may go. Under the lock. */
+/* The worker looks at no request any more; those whose owners closed them meanwhile go. Under the lock. */
 static void release(fl_engine *e) {
-    for (fl_request *r = e->requests; r; r = r->next) {
-        if (!r->held) continue;
+    for (fl_request **link = &e->requests; *link;) {
+        fl_request *r = *link;
         r->held = false;
-        pthread_cond_broadcast(&r->changed);
+        if (r->closed) {
+            *link = r->next;
+            fl_request_free(r);
+        } else {
+            link = &r->next;
+        }
     }
 }
 
@@ -49,7 +54,7 @@ static void admit(fl_engine *e, fl_request *r) {
     pthread_mutex_lock(&e->lock);
     r->phase = FL_PHASE_PREFILL;
     r->progressed = true;
-    pthread_cond_broadcast(&r->changed);
+    fl_request_tell(r);
     pthread_mutex_unlock(&e->lock);
 }
 
