@@ -2,6 +2,9 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "server/worker_child.h"
+#include "server/worker_link.h"
+#include "server/worker_main.h"
 
 static bool wants_overview(const char *argument) {
     return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
@@ -11,6 +14,7 @@ int main(int argc, char **argv) {
     static char version[] = "version";
     const fl_verb *verb = NULL;
     int n_words = 0;
+    if (argc == 2 && strcmp(argv[1], FL_WORKER_ARGUMENT) == 0) return fl_worker_process(FL_WORKER_FD);
     if (argc >= 2 && strcmp(argv[1], "--version") == 0) argv[1] = version;
     if (argc >= 2 && wants_overview(argv[1])) {
         fl_help_overview(stdout);

@@ -1,0 +1,11 @@
+/* The worker process: opens the engine that the front asks for and serves it over the socket (server/wire.h). Two
+ * threads of its own: the reader, which submits and cancels, and the pump, which brings the events of all requests. */
+#ifndef FL_SERVER_WORKER_MAIN_H
+#define FL_SERVER_WORKER_MAIN_H
+
+/* Serves until the front closes the socket, then exits without ado: what an engine holds is memory. Returns the process's
+ * exit code when it ends for another reason (worker_child.h; else base/err.h's for the error of loading). Ctrl-C and
+ * SIGTERM do nothing here: they are the front's, which drains and then closes. */
+int fl_worker_process(int socket);
+
+#endif
