@@ -22,6 +22,7 @@ int fl_cmd_bench_kernels(const fl_options *options);
 int fl_cmd_bench_serve(const fl_options *options);
 int fl_cmd_eval(const fl_options *options);
 int fl_cmd_calibrate(const fl_options *options);
+int fl_cmd_plan(const fl_options *options);
 int fl_cmd_version(const fl_options *options);
 int fl_cmd_help(const fl_options *options);
 

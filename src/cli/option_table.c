@@ -4,7 +4,8 @@
 #define ASKING  (FL_VERB_RUN | FL_VERB_CHAT)
 #define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE | FL_VERB_BENCH_GRAPH)
 #define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL | FL_VERB_CALIBRATE)
-#define PATTERN (ASKING | BENCHES | FL_VERB_INSPECT)
+#define RUNNING (ASKING | BENCHES | FL_VERB_INSPECT)
+#define PATTERN (RUNNING | FL_VERB_PLAN)
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
     {                                                                                                        \
@@ -74,10 +75,10 @@ const fl_option fl_option_table[] = {
          "the same bits whatever shares a step with a prompt; CPUs always do so"),
     FLAG("enforce-eager", 0, enforce_eager, "FL_ENFORCE_EAGER", ENGINE,
          "issue a GPU's decode steps op by op, not as CUDA graphs"),
-    SIZE("span", span, "FL_SPAN", "0", 0, 1 << 20, ENGINE | FL_VERB_INSPECT,
+    SIZE("span", span, "FL_SPAN", "0", 0, 1 << 20, ENGINE | FL_VERB_INSPECT | FL_VERB_PLAN,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
     CHOICE(
-        "kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32|fp8|int4", PATTERN,
+        "kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32|fp8|int4", RUNNING,
         "number format of the KV cache: bf16, or smaller with fp8 (about 60%) and int4 (36-45%); f32 on the "
         "reference "
         "backend only"),
@@ -152,7 +153,7 @@ const fl_option fl_option_table[] = {
          "in place of MODEL, random weights of this shape: moonlight-16b-a3b, moonlight-16b-a3b-fp8, "
          "deepseek-v3, "
          "spark-66m; :4 = its first 4 layers"),
-    TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL,
+    TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL | FL_VERB_PLAN,
          "with the policy blocks: list this share of visible blocks (0.1 or 10%) whatever they score; random "
          "weights say nothing of it"),
     REAL("skew", skew, NULL, "1", 1, 64, BENCHES,
@@ -176,6 +177,29 @@ const fl_option fl_option_table[] = {
          "priority; without it, short questions"),
     REAL("duration", duration, NULL, "60", 0.1, 1e6, FL_VERB_BENCH_SERVE, "seconds in which requests come"),
     REAL("wait", wait, NULL, "600", 0, 1e6, FL_VERB_BENCH_SERVE, "seconds to wait for answers after that"),
+    TEXT("shape", plan_shape, NULL, NULL, "NAME[:LAYERS]", FL_VERB_PLAN,
+         "in place of MODEL: moonlight-16b-a3b, moonlight-16b-a3b-fp8, deepseek-v3, spark-66m"),
+    TEXT("gpus", gpus, NULL, NULL, "NxNAME", FL_VERB_PLAN,
+         "what it runs on, as 8xH20, H200 or EPYC-9654; names without a match list all"),
+    SIZE("context", context, NULL, "128k", 1, 1 << 24, FL_VERB_PLAN, "tokens of the prompt"),
+    TEXT("ttft", ttft, NULL, NULL, "TIME", FL_VERB_PLAN,
+         "when the first token has to be there: 3s, 800ms, 2.6"),
+    SIZE("cached", cached, NULL, "0", 0, 1 << 24, FL_VERB_PLAN,
+         "tokens at the prompt's start whose KV is there already"),
+    SIZE("question", question, NULL, "0", 0, 1 << 24, FL_VERB_PLAN,
+         "tokens at the prompt's end that attend everything"),
+    CHOICE("kv", plan_kv, NULL, "bf16", "bf16|fp8|int4", FL_VERB_PLAN, "number format of the KV cache"),
+    CHOICE("weights", weights, NULL, "auto", "auto|fp8|bf16", FL_VERB_PLAN,
+           "number format of the weights; auto = the checkpoint's, if the machine multiplies in it"),
+    CHOICE("layout", layout, NULL, NULL, "tp|sp|cp|ep", FL_VERB_PLAN,
+           "how the model is cut over several GPUs; without it all are shown and the best one counts"),
+    SIZE("prefill-gpus", prefill_gpus, NULL, "0", 0, 4096, FL_VERB_PLAN,
+         "cards that prefill while --decode-gpus others decode"),
+    SIZE("decode-gpus", decode_gpus, NULL, "0", 0, 4096, FL_VERB_PLAN, "cards that decode alone"),
+    CHOICE("attention", attention, NULL, "bf16", "bf16|fp8", FL_VERB_PLAN,
+           "what attention multiplies in; firstlight has no kernel for fp8 yet"),
+    REAL("efficiency", efficiency, NULL, "1", 0.01, 1, FL_VERB_PLAN,
+         "share of the data sheet's peaks that is reached; 1 gives the floor"),
     FLAG("json", 0, json, NULL, FL_VERB_ALL & ~(uint32_t)(FL_VERB_CHAT | FL_VERB_HELP),
          "one JSON object on standard output"),
     FLAG("progress", 0, progress, "FL_PROGRESS",

@@ -70,6 +70,10 @@ typedef struct fl_options {
     const char *url, *load_key, *mix;         /* of a load; the last two NULL = none */
     double rate, duration, wait;              /* requests a second, 0 = closed loop; seconds */
     int64_t concurrency;
+    const char *plan_shape, *gpus, *ttft, *layout, *html; /* NULL = none, not said */
+    const char *weights, *plan_kv, *attention;
+    int64_t context, cached, question, prefill_gpus, decode_gpus;
+    double efficiency;
 } fl_options;
 
 /* Bits of fl_option.verbs. */
@@ -88,6 +92,7 @@ enum {
     FL_VERB_CALIBRATE = 1 << 11,
     FL_VERB_BENCH_KERNELS = 1 << 12,
     FL_VERB_BENCH_GRAPH = 1 << 13,
+    FL_VERB_PLAN = 1 << 14,
     FL_VERB_BENCH_SERVE = 1 << 19,
     FL_VERB_ALL = 0x7fffffff,
 };

@@ -87,6 +87,13 @@ const fl_verb fl_verbs[] = {
      "outlier "
      "dimensions of int4 KV, and with --rope the temperature; writes calibration.json beside the checkpoint.",
      "calibrate build/models/spark-66m --length 4k --n 4", fl_cmd_calibrate},
+    {"plan", FL_VERB_PLAN, "[MODEL]", 0, 1, "do the sums before a model, a machine and a target meet",
+     "Says what weights, KV and steps need on each GPU, what a prompt costs in FLOPs, bytes and "
+     "communication, how soon "
+     "its first token can come at best, and if that is not possible the smallest changes that make it so. "
+     "All from the "
+     "engine's own forward pass on a backend that only counts; times are projections by data sheets.",
+     "plan --shape deepseek-v3 --gpus 8xH20 --context 512k --kv int4 --ttft 2.6s", fl_cmd_plan},
     {"version", FL_VERB_VERSION, "", 0, 0, "show version, build and backends",
      "Shows the version, how it was built, and the backends that this CPU can run.", "version --json",
      fl_cmd_version},

@@ -19,6 +19,11 @@ typedef struct fl_cost {
     double fp8_flops; /* of flops: products of e4m3 codes, which units of their own may do faster */
 } fl_cost;
 
+static inline fl_cost fl_cost_times(fl_cost cost, double times) {
+    return (fl_cost){
+        .flops = cost.flops * times, .bytes = cost.bytes * times, .fp8_flops = cost.fp8_flops * times};
+}
+
 static inline void fl_cost_add(fl_cost *sum, fl_cost more) {
     sum->flops += more.flops;
     sum->bytes += more.bytes;

@@ -56,6 +56,24 @@ int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry) {
     return dry->shapes->memory_bytes;
 }
 
+static int64_t weight_bytes(const fl_backend *be, const fl_weight *w) {
+    if (!w->scale) return fl_backend_weight_bytes(be, w->n, w->k);
+    int64_t scales = (w->n + FL_SCALE_BLOCK - 1) / FL_SCALE_BLOCK * fl_scale_stride(w->k);
+    return (int64_t)w->n * w->k + scales * (int64_t)sizeof(float);
+}
+
+int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry) {
+    const fl_weights *w = dry->shapes;
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < w->config.layers; i++) {
+        const fl_layer *layer = &w->layers[i];
+        for (int32_t e = 0; layer->moe && e < w->config.n_routed_experts; e++)
+            bytes += weight_bytes(dry->count, &layer->expert_gate_up[e]) +
+                     weight_bytes(dry->count, &layer->expert_down[e]);
+    }
+    return bytes;
+}
+
 /* The head reads row numbers even when counting; any valid ones will do. */
 static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
     if (n <= dry->logit_rows_max) return FL_ERR_OK;
@@ -70,6 +88,34 @@ static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
 /* Counting reads no table, but offsets into none at all would be undefined. */
 static const float unread_table[2];
 
+fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *p, fl_dry_cost *out) {
+    FL_TRY(make_logit_rows(dry, p->n_logits));
+    fl_attend attend = {0};
+    if (dry->attend) attend = *dry->attend;
+    attend.probe = NULL; /* nothing is measured or counted of rows that are only planned */
+    attend.listed = attend.visible = attend.overflow = NULL;
+    const fl_kv_rows *last = &p->seqs[p->n_seqs - 1];
+    const fl_step step = {.rows = last->row + last->n_rows,
+                          .seqs = p->seqs,
+                          .n_seqs = p->n_seqs,
+                          .n_document = p->n_document,
+                          .kv = dry->kv,
+                          .rope_table = unread_table,
+                          .far_q_table = unread_table,
+                          .far_k_table = unread_table,
+                          .attend = &attend,
+                          .softmax_scale = 1,
+                          .logit_rows = dry->logit_rows,
+                          .n_logit_rows = p->n_logits};
+    fl_arena arena;
+    fl_arena_init(&arena, NULL, 0);
+    fl_backend_count_reset(dry->count);
+    FL_TRY(fl_forward(dry->shapes, &step, &arena));
+    out->scratch_bytes = arena.peak_bytes;
+    out->ops = *fl_backend_count(dry->count);
+    return FL_ERR_OK;
+}
+
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out) {
     fl_kv_rows seqs[2 + FL_DECODE_ROWS_MAX];
     int32_t n = 0, row = rows->document_rows + rows->tail_rows;
@@ -83,37 +129,20 @@ fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *ou
             (fl_kv_rows){.row = rows->document_rows, .n_rows = rows->tail_rows, .pos = rows->tail_pos};
     for (int32_t i = 0; i < rows->decode_rows; i++)
         seqs[n++] = (fl_kv_rows){.row = row + i, .n_rows = 1, .pos = rows->decode_pos};
-    FL_TRY(make_logit_rows(dry, rows->n_logits));
-    fl_attend attend = {0};
-    if (dry->attend) attend = *dry->attend;
-    attend.probe = NULL; /* nothing is measured or counted of rows that are only planned */
-    attend.listed = attend.visible = attend.overflow = NULL;
-    const fl_step step = {.rows = row + rows->decode_rows,
-                          .seqs = seqs,
-                          .n_seqs = n,
-                          .n_document = rows->document_rows > 0,
-                          .kv = dry->kv,
-                          .rope_table = unread_table,
-                          .far_q_table = unread_table,
-                          .far_k_table = unread_table,
-                          .attend = &attend,
-                          .softmax_scale = 1,
-                          .logit_rows = dry->logit_rows,
-                          .n_logit_rows = rows->n_logits};
-    fl_arena arena;
-    fl_arena_init(&arena, NULL, 0);
-    fl_backend_count_reset(dry->count);
-    FL_TRY(fl_forward(dry->shapes, &step, &arena));
-    out->scratch_bytes = arena.peak_bytes;
-    out->ops = *fl_backend_count(dry->count);
-    return FL_ERR_OK;
+    const fl_dry_pieces pieces = {
+        .seqs = seqs, .n_seqs = n, .n_document = rows->document_rows > 0, .n_logits = rows->n_logits};
+    return fl_dry_run_pieces(dry, &pieces, out);
+}
+
+void fl_count_add_times(fl_count *sum, const fl_count *more, double times) {
+    fl_cost_add(&sum->total, fl_cost_times(more->total, times));
+#define X(op) fl_cost_add(&sum->op, fl_cost_times(more->op, times));
+#include "op/oplist.inc"
+#undef X
 }
 
 void fl_count_add(fl_count *sum, const fl_count *more) {
-    fl_cost_add(&sum->total, more->total);
-#define X(op) fl_cost_add(&sum->op, more->op);
-#include "op/oplist.inc"
-#undef X
+    fl_count_add_times(sum, more, 1);
 }
 
 static int32_t least(int32_t a, int32_t b) {

@@ -32,10 +32,23 @@ void fl_dry_run_close(fl_dry_run *dry);
 
 int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 
+/* Of the routed experts of all layers; 0 without any. */
+int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry);
+
 /* decode_rows: FL_DECODE_ROWS_MAX at most. */
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out);
 
+/* The same for any pieces (op_types.h; pages are not looked at), the n_document document pieces first. */
+typedef struct fl_dry_pieces {
+    const fl_kv_rows *seqs; /* [n_seqs] in row order */
+    int32_t n_seqs, n_document;
+    int32_t n_logits;
+} fl_dry_pieces;
+
+fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *pieces, fl_dry_cost *out);
+
 void fl_count_add(fl_count *sum, const fl_count *more);
+void fl_count_add_times(fl_count *sum, const fl_count *more, double times);
 
 /* A prompt from position `pos` on: document rows up to document_end, the rest tail. */
 typedef struct fl_dry_prompt {
