@@ -193,9 +193,6 @@ static fl_err read_pd(const fl_options *o, fl_plan_report *r) {
 /* What belongs to the prompt and the model alone. */
 static fl_err sum_up(fl_plan_report *r) {
     const fl_plan_task *t = &r->sides[0].task;
-    const fl_hardware *gpu = r->box.gpu;
-    double peak = r->sides[0].config.quantisation.type == FL_QUANTISATION_FP8 ? gpu->fp8_flops_per_s
-                                                                              : gpu->bf16_flops_per_s;
     fl_layout_run *one = NULL;
     fl_share_memory memory;
     FL_TRY(fl_layout_open(t, FL_LAYOUT_CP, 1, &one));
@@ -205,7 +202,7 @@ static fl_err sum_up(fl_plan_report *r) {
     r->weights_bytes = memory.weights;
     r->kv_bytes = memory.kv;
     FL_TRY(fl_layout_whole(t, &r->whole));
-    r->linear_floor_s = fl_count_linear_flops(&r->whole) / peak / r->box.n_gpus;
+    r->linear_floor_s = fl_count_linear_flops(&r->whole) / fl_box_linear_peak(&r->box, t->config);
     return FL_ERR_OK;
 }
 
@@ -227,6 +224,7 @@ static fl_err advise(const fl_options *o, fl_plan_report *r) {
     FL_TRY(add_policies(o, r));
     FL_TRY(add_formats(o, r));
     goal.n_variants = r->n_variants;
+    if (r->goal_s > 0) FL_TRY(fl_ceiling_of(goal.task, &r->box, r->goal_s, &r->ceiling));
     return fl_advice_find(&goal, &r->advice);
 }
 

@@ -102,6 +102,11 @@ json_t *fl_plan_json(const fl_plan_report *r) {
     if (!out) return NULL;
     set_asked(r, out);
     json_object_set_new(out, "best", outcome_json(best));
+    if (!r->feasible && r->goal_s > 0)
+        json_object_set_new(out, "ceiling",
+                            json_pack("{s:f, s:I, s:I}", "linear_share", r->ceiling.linear_share,
+                                      "computed_tokens", (json_int_t)r->ceiling.computed_tokens,
+                                      "kept_tokens", (json_int_t)r->ceiling.kept_tokens));
     if (r->has_pd) json_object_set_new(out, "pd", pd_json(r));
     return out;
 }

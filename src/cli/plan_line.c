@@ -1,4 +1,5 @@
 /* The sentences of a plan, the same on the terminal, in JSON and on the page. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,6 +48,16 @@ void fl_plan_verdict(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]) {
                  "impossible so: %s are the floor, %.1f times the %s asked for; most is %s",
                  fl_format_seconds(r->ttft_s).s, r->ttft_s / r->goal_s, fl_format_seconds(r->goal_s).s,
                  fl_stage_name(fl_plan_report_best(r)->largest));
+}
+
+void fl_plan_ceiling(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]) {
+    double n = (double)r->sides[0].task.n_tokens, computed = (double)r->ceiling.computed_tokens;
+    snprintf(line, FL_PLAN_LINE_BYTES,
+             "in %s these GPUs do at most the linear layers of %.1f%% of the tokens; with their attention, "
+             "%.1f%% that "
+             "are kept and attend one another, or the last %.2f%% behind a prefix that is cached",
+             fl_format_seconds(r->goal_s).s, fmin(100, 100 * r->ceiling.linear_share),
+             100 * (double)r->ceiling.kept_tokens / n, 100 * computed / n);
 }
 
 static int write_side(const char *what, int32_t n, const fl_outcome *o, char *line, int room) {

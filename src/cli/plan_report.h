@@ -33,6 +33,7 @@ typedef struct fl_plan_report {
     fl_outcomes outcomes;
     bool has_pd;
     fl_pd pd;
+    fl_ceiling ceiling; /* where a goal is not reached */
     fl_advice_list advice;
     /* The outcome: with PD that of its cards. */
     double ttft_s;
@@ -49,6 +50,7 @@ const char *fl_plan_weights(const fl_config *config);
 /* One line each, without a full stop. */
 enum { FL_PLAN_LINE_BYTES = 400 };
 void fl_plan_verdict(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]);
+void fl_plan_ceiling(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]);
 void fl_plan_pd_verdict(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]);
 void fl_plan_advice_line(const fl_plan_report *r, const fl_advice *a, char line[FL_PLAN_LINE_BYTES]);
 const char *fl_plan_advice_caution(const fl_advice *a);

@@ -120,7 +120,7 @@ static void print_pd(const fl_plan_report *r) {
 }
 
 static void print_advice(const fl_plan_report *r) {
-    bool enough = true;
+    bool enough = true, fits = r->advice.n > 0 && r->advice.of[0].fits;
     int32_t number = 0;
     char line[FL_PLAN_LINE_BYTES], head[64];
     if (r->advice.n == 0) return;
@@ -128,6 +128,7 @@ static void print_advice(const fl_plan_report *r) {
     if (!r->advice.of[0].enough) printf("  nothing of what is known here\n");
     for (int32_t i = 0; i < r->advice.n; i++) {
         const fl_advice *a = &r->advice.of[i];
+        if (fits && !a->fits) continue; /* no help where others are */
         if (enough && !a->enough) printf("not enough alone\n");
         enough = a->enough;
         fl_plan_advice_line(r, a, line);
@@ -158,6 +159,10 @@ void fl_plan_print(const fl_plan_report *r) {
     fl_plan_verdict(r, line);
     printf("\n");
     print_indented("verdict: ", line);
+    if (!r->feasible && r->goal_s > 0) {
+        fl_plan_ceiling(r, line);
+        print_indented("ceiling: ", line);
+    }
     print_advice(r);
     print_next(r);
     printf("roofs: %s\n", r->box.gpu->source);

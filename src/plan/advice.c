@@ -1,7 +1,5 @@
 #include "plan/advice.h"
 
-#include <stdlib.h>
-
 enum { TILE_ROWS = FL_ATTN_LIST_ROWS };
 
 /* ---- fewer tokens ---- */
@@ -9,138 +7,164 @@ enum { TILE_ROWS = FL_ATTN_LIST_ROWS };
 /* A prompt of which only some tokens are computed. */
 typedef enum fewer { FEWER_CACHED, FEWER_KEPT } fewer;
 
-static fl_err time_of(const fl_plan_task *task, const fl_box *box, fewer how, int64_t computed,
-                      fl_outcome *out) {
+static fl_plan_task part_of(const fl_plan_task *task, fewer how, int64_t computed) {
     fl_plan_task part = *task;
-    fl_outcomes all;
     if (how == FEWER_CACHED) part.cached_tokens = task->n_tokens - computed;
     else part.n_tokens = computed;
     if (part.question_tokens >= computed) part.question_tokens = 0;
-    FL_TRY(fl_outcomes_of(&part, box, &all));
-    *out = *fl_outcomes_best(&all);
+    return part;
+}
+
+/* Seconds of a task on a box. */
+typedef fl_err time_fn(const fl_plan_task *task, const fl_box *box, double *out);
+
+static fl_err planned_time(const fl_plan_task *task, const fl_box *box, double *out) {
+    fl_outcomes all;
+    FL_TRY(fl_outcomes_of(task, box, &all));
+    *out = fl_outcomes_best(&all)->ttft_s;
+    return FL_ERR_OK;
+}
+
+/* Of one product's FLOPs at the peaks of all GPUs. */
+static double product_time(const fl_box *box, const fl_cost *cost, bool attention) {
+    fl_bound bound;
+    const fl_cost flops = {.flops = cost->flops, .fp8_flops = cost->fp8_flops};
+    return fl_box_op_time(box, &flops, attention, &bound) / box->n_gpus;
+}
+
+static fl_err ceiling_time(const fl_plan_task *task, const fl_box *box, double *out) {
+    fl_count c;
+    FL_TRY(fl_layout_whole(task, &c));
+    *out = product_time(box, &c.matmul, false) + product_time(box, &c.matmul_head, false) +
+           product_time(box, &c.moe_route, false) + product_time(box, &c.attn_prefill, true) +
+           product_time(box, &c.attn_absorbed, true);
     return FL_ERR_OK;
 }
 
 /* More tokens never take less time: by halves. */
-static fl_err most_tokens(const fl_plan_task *task, const fl_box *box, double ttft_s, fewer how,
-                          int64_t *out) {
+static fl_err most_tokens(const fl_goal *goal, fewer how, time_fn *time, int64_t *out) {
+    const fl_plan_task *task = goal->task;
     int64_t low = 0, high = (task->n_tokens - task->cached_tokens) / TILE_ROWS; /* in tiles */
     int64_t rest = how == FEWER_CACHED ? task->n_tokens % TILE_ROWS : 0;        /* caches hold whole tiles */
-    fl_outcome outcome;
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
-        FL_TRY(time_of(task, box, how, middle * TILE_ROWS + rest, &outcome));
-        if (outcome.ttft_s <= ttft_s) low = middle;
+        fl_plan_task part = part_of(task, how, middle * TILE_ROWS + rest);
+        double time_s;
+        FL_TRY(time(&part, goal->box, &time_s));
+        if (time_s <= goal->ttft_s) low = middle;
         else high = middle - 1;
     }
     *out = low > 0 ? low * TILE_ROWS + rest : 0;
     return FL_ERR_OK;
 }
 
-/* All layouts at every length would take long, and the best one hardly changes: the one that is best now. */
-static fl_err fix_layout(const fl_plan_task *task, const fl_box *box, fl_box *out) {
-    fl_outcomes all;
-    FL_TRY(fl_outcomes_of(task, box, &all));
-    *out = *box;
-    if (box->n_gpus > 1) out->layout = fl_layout_name(fl_outcomes_best(&all)->share.layout, box->n_gpus);
-    return FL_ERR_OK;
-}
-
-static fl_err fewer_tokens(const fl_plan_task *task, const fl_box *box, double ttft_s, fewer how,
-                           int64_t *out) {
-    fl_box fixed;
-    FL_TRY(fix_layout(task, box, &fixed));
-    return most_tokens(task, &fixed, ttft_s, how, out);
-}
-
-fl_err fl_advice_computed(const fl_plan_task *task, const fl_box *box, double ttft_s, int64_t *out) {
-    return fewer_tokens(task, box, ttft_s, FEWER_CACHED, out);
-}
-
-fl_err fl_advice_kept(const fl_plan_task *task, const fl_box *box, double ttft_s, int64_t *out) {
-    return fewer_tokens(task, box, ttft_s, FEWER_KEPT, out);
+fl_err fl_ceiling_of(const fl_plan_task *task, const fl_box *box, double ttft_s, fl_ceiling *out) {
+    const fl_goal goal = {.task = task, .box = box, .ttft_s = ttft_s};
+    fl_count whole;
+    FL_TRY(fl_layout_whole(task, &whole));
+    double peak = fl_box_linear_peak(box, task->config);
+    out->linear_share = ttft_s * peak / fl_count_linear_flops(&whole);
+    FL_TRY(most_tokens(&goal, FEWER_CACHED, ceiling_time, &out->computed_tokens));
+    return most_tokens(&goal, FEWER_KEPT, ceiling_time, &out->kept_tokens);
 }
 
 /* ---- the list ---- */
-
-static void set_outcome(const fl_goal *goal, const fl_outcome *o, fl_advice *a) {
-    a->fits = o->fits;
-    a->ttft_s = o->ttft_s;
-    a->enough = o->fits && (goal->ttft_s <= 0 || o->ttft_s <= goal->ttft_s);
-}
-
-static fl_advice *add(fl_advice_list *list, fl_change change, const fl_variant *setting) {
-    fl_advice *a = &list->of[list->n < FL_ADVICE_MAX ? list->n++ : FL_ADVICE_MAX - 1];
-    *a = (fl_advice){.change = change, .setting = setting};
-    return a;
-}
-
-/* A prefix that is there already, or kept tokens, under the goal's own settings or a variant's. */
-static fl_err add_fewer(const fl_goal *goal, const fl_variant *setting, fewer how, fl_advice_list *list) {
-    const fl_plan_task *task = setting ? setting->task : goal->task;
-    fl_box box = *goal->box;
-    fl_outcome outcome;
-    int64_t computed;
-    box.fp8_attention |= setting && setting->fp8_attention;
-    FL_TRY(fix_layout(task, &box, &box));
-    FL_TRY(most_tokens(task, &box, goal->ttft_s, how, &computed));
-    if (computed == 0) return FL_ERR_OK;
-    FL_TRY(time_of(task, &box, how, computed, &outcome));
-    fl_advice *a = add(list, how == FEWER_CACHED ? FL_CHANGE_CACHED : FL_CHANGE_KEEP, setting);
-    a->tokens = how == FEWER_CACHED ? task->n_tokens - computed : computed;
-    a->share = (double)a->tokens / (double)task->n_tokens;
-    set_outcome(goal, &outcome, a);
-    return FL_ERR_OK;
-}
-
-static fl_err on_gpus(const fl_goal *goal, int32_t n_gpus, fl_outcome *out) {
-    fl_outcomes all;
-    fl_box box = *goal->box;
-    box.n_gpus = n_gpus;
-    box.layout = NULL;
-    fl_err err = fl_outcomes_of(goal->task, &box, &all);
-    if (err != FL_ERR_OK) return err;
-    *out = *fl_outcomes_best(&all);
-    return FL_ERR_OK;
-}
 
 static bool reaches(const fl_goal *goal, const fl_outcome *o) {
     return o->fits && (goal->ttft_s <= 0 || o->ttft_s <= goal->ttft_s);
 }
 
-/* The fewest machines of usual size: doubled until it is enough, then by halves between the last two. */
-static fl_err add_gpus(const fl_goal *goal, fl_advice_list *list) {
-    int32_t box = goal->box->gpu->box, had = (goal->box->n_gpus + box - 1) / box, low = had, high = had;
+static void add(const fl_advice *advice, const fl_goal *goal, const fl_outcome *o, fl_advice_list *list) {
+    if (list->n == FL_ADVICE_MAX) return;
+    fl_advice *a = &list->of[list->n++];
+    *a = *advice;
+    a->fits = o->fits;
+    a->ttft_s = o->ttft_s;
+    a->enough = reaches(goal, o);
+}
+
+static fl_err best_of(const fl_plan_task *task, const fl_box *box, fl_outcome *out) {
+    fl_outcomes all;
+    FL_TRY(fl_outcomes_of(task, box, &all));
+    *out = *fl_outcomes_best(&all);
+    return FL_ERR_OK;
+}
+
+/* The goal under another setting, or under its own. */
+typedef struct aim {
+    fl_goal goal;
+    fl_box box;
+    const fl_variant *setting; /* or NULL */
+} aim;
+
+static void set_aim(const fl_goal *goal, const fl_variant *setting, aim *out) {
+    *out = (aim){.goal = *goal, .box = *goal->box, .setting = setting};
+    out->goal.box = &out->box;
+    if (!setting) return;
+    out->goal.task = setting->task;
+    out->box.fp8_attention |= setting->fp8_attention;
+}
+
+/* A prefix that is there already, or kept tokens. All layouts at every length would take long, and the best one hardly
+ * changes: the one that is best now. */
+static fl_err add_fewer(const fl_goal *goal, const fl_variant *setting, fewer how, fl_advice_list *list) {
+    aim to;
+    fl_outcome outcome;
+    int64_t computed, all = goal->task->n_tokens;
+    set_aim(goal, setting, &to);
+    FL_TRY(best_of(to.goal.task, &to.box, &outcome));
+    if (!outcome.fits) return FL_ERR_OK;
+    if (to.box.n_gpus > 1) to.box.layout = fl_layout_name(outcome.share.layout, to.box.n_gpus);
+    FL_TRY(most_tokens(&to.goal, how, planned_time, &computed));
+    if (computed == 0) return FL_ERR_OK;
+    fl_plan_task part = part_of(to.goal.task, how, computed);
+    FL_TRY(best_of(&part, &to.box, &outcome));
+    fl_advice a = {.change = how == FEWER_CACHED ? FL_CHANGE_CACHED : FL_CHANGE_KEEP, .setting = setting};
+    a.tokens = how == FEWER_CACHED ? all - computed : computed;
+    a.share = (double)a.tokens / (double)all;
+    add(&a, goal, &outcome, list);
+    return FL_ERR_OK;
+}
+
+static fl_err on_boxes(const aim *to, int32_t boxes, fl_outcome *out) {
+    fl_box box = to->box;
+    box.n_gpus = boxes * box.gpu->box;
+    box.layout = NULL;
+    return best_of(to->goal.task, &box, out);
+}
+
+/* The fewest boxes of usual size: doubled until it is enough, then by halves between the last two. */
+static fl_err add_gpus(const fl_goal *goal, const fl_variant *setting, fl_advice_list *list) {
+    aim to;
+    set_aim(goal, setting, &to);
+    int32_t size = to.box.gpu->box, low, high = (to.box.n_gpus + size - 1) / size;
     fl_outcome outcome = {0}, found = {0};
-    if (goal->box->gpu->link_bytes_per_s == 0) return FL_ERR_OK;
+    if (to.box.gpu->link_bytes_per_s == 0) return FL_ERR_OK;
     do {
         low = high;
         high *= 2;
-        if (high * box > FL_MACHINE_MAX) return FL_ERR_OK;
-        FL_TRY(on_gpus(goal, high * box, &found));
-    } while (!reaches(goal, &found));
+        if (high * size > FL_MACHINE_MAX) return FL_ERR_OK;
+        FL_TRY(on_boxes(&to, high, &found));
+    } while (!reaches(&to.goal, &found));
     while (high - low > 1) {
         int32_t middle = low + (high - low) / 2;
-        FL_TRY(on_gpus(goal, middle * box, &outcome));
-        if (reaches(goal, &outcome)) {
-            high = middle;
-            found = outcome;
-        } else {
-            low = middle;
-        }
+        FL_TRY(on_boxes(&to, middle, &outcome));
+        bool enough = reaches(&to.goal, &outcome);
+        if (enough) found = outcome;
+        if (enough) high = middle;
+        else low = middle;
     }
-    fl_advice *a = add(list, FL_CHANGE_GPUS, NULL);
-    a->n_gpus = high * box;
-    set_outcome(goal, &found, a);
+    const fl_advice a = {.change = FL_CHANGE_GPUS, .setting = setting, .n_gpus = high * size};
+    add(&a, goal, &found, list);
     return FL_ERR_OK;
 }
 
 static fl_err add_setting(const fl_goal *goal, const fl_variant *v, fl_advice_list *list) {
-    fl_outcomes all;
-    fl_box box = *goal->box;
-    box.fp8_attention |= v->fp8_attention;
-    FL_TRY(fl_outcomes_of(v->task, &box, &all));
-    set_outcome(goal, fl_outcomes_best(&all), add(list, FL_CHANGE_SETTING, v));
+    aim to;
+    fl_outcome outcome;
+    set_aim(goal, v, &to);
+    FL_TRY(best_of(v->task, &to.box, &outcome));
+    add(&(fl_advice){.change = FL_CHANGE_SETTING, .setting = v}, goal, &outcome, list);
     return FL_ERR_OK;
 }
 
@@ -172,17 +196,30 @@ static const fl_variant *soonest(const fl_advice_list *list) {
     return best ? best->setting : NULL;
 }
 
+/* More GPUs to fit at all, where these are too few whatever the time. */
+static fl_err add_gpus_to_fit(const fl_goal *goal, fl_advice_list *list) {
+    fl_goal fit = *goal;
+    fl_outcome now;
+    FL_TRY(best_of(goal->task, goal->box, &now));
+    if (now.fits || goal->ttft_s <= 0) return FL_ERR_OK;
+    fit.ttft_s = 0;
+    FL_TRY(add_gpus(&fit, NULL, list));
+    if (list->n > 0 && list->of[list->n - 1].change == FL_CHANGE_GPUS) list->of[list->n - 1].enough = false;
+    return FL_ERR_OK;
+}
+
 fl_err fl_advice_find(const fl_goal *goal, fl_advice_list *out) {
     out->n = 0;
     for (int32_t i = 0; i < goal->n_variants; i++) FL_TRY(add_setting(goal, &goal->variants[i], out));
     const fl_variant *beside = soonest(out);
-    if (goal->ttft_s > 0) {
-        FL_TRY(add_fewer(goal, NULL, FEWER_CACHED, out));
-        FL_TRY(add_fewer(goal, NULL, FEWER_KEPT, out));
-        if (beside) FL_TRY(add_fewer(goal, beside, FEWER_CACHED, out));
-        if (beside) FL_TRY(add_fewer(goal, beside, FEWER_KEPT, out));
+    for (int i = 0; i < 2 && goal->ttft_s > 0; i++) {
+        if (i == 1 && !beside) break;
+        FL_TRY(add_fewer(goal, i == 1 ? beside : NULL, FEWER_CACHED, out));
+        FL_TRY(add_fewer(goal, i == 1 ? beside : NULL, FEWER_KEPT, out));
     }
-    FL_TRY(add_gpus(goal, out));
+    FL_TRY(add_gpus(goal, NULL, out));
+    if (beside) FL_TRY(add_gpus(goal, beside, out));
+    FL_TRY(add_gpus_to_fit(goal, out));
     rank(out);
     return FL_ERR_OK;
 }

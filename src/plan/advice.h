@@ -48,9 +48,14 @@ typedef struct fl_goal {
 
 fl_err fl_advice_find(const fl_goal *goal, fl_advice_list *out);
 
-/* Most tokens that can be computed in the time: of the prompt's end behind cached ones, or kept of the whole. Whole tiles;
- * 0 = not one tile. */
-fl_err fl_advice_computed(const fl_plan_task *task, const fl_box *box, double ttft_s, int64_t *out);
-fl_err fl_advice_kept(const fl_plan_task *task, const fl_box *box, double ttft_s, int64_t *out);
+/* What could be computed in the time if nothing but products of layers and attention took any, all GPUs at their peaks: no
+ * layout, kernel or engine does more. Whole tiles; 0 = not one. */
+typedef struct fl_ceiling {
+    double linear_share;     /* of the prompt's tokens, if the linear layers were all; may be above 1 */
+    int64_t computed_tokens; /* at the prompt's end, if all before them is cached */
+    int64_t kept_tokens;     /* if they attend one another alone */
+} fl_ceiling;
+
+fl_err fl_ceiling_of(const fl_plan_task *task, const fl_box *box, double ttft_s, fl_ceiling *out);
 
 #endif

@@ -53,6 +53,11 @@ double fl_box_op_time(const fl_box *box, const fl_cost *cost, bool attention, fl
     return (compute_s >= memory_s ? compute_s : memory_s) / box->efficiency;
 }
 
+double fl_box_linear_peak(const fl_box *box, const fl_config *config) {
+    bool fp8 = config->quantisation.type == FL_QUANTISATION_FP8 && box->gpu->fp8_flops_per_s > 0;
+    return box->n_gpus * (fp8 ? box->gpu->fp8_flops_per_s : box->gpu->bf16_flops_per_s);
+}
+
 /* Time by what bounds it, of one stage. */
 typedef struct by_bound {
     double time_s[2];

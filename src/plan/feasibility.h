@@ -55,6 +55,9 @@ typedef struct fl_outcome {
 /* Seconds of one op, and what bounds it. */
 double fl_box_op_time(const fl_box *box, const fl_cost *cost, bool attention, fl_bound *bound);
 
+/* FLOP/s of all GPUs for linear layers in the weights' own format. */
+double fl_box_linear_peak(const fl_box *box, const fl_config *config);
+
 /* FL_ERR_OK also where the layout is not possible. */
 fl_err fl_outcome_of_layout(const fl_plan_task *task, const fl_box *box, fl_layout layout, fl_outcome *out);
 
