@@ -1,0 +1,227 @@
+/* One request and its answer: who holds it, whole answers, streams. */
+#include "base/clock.h"
+#include "server/http_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STREAM_BLOCK_BYTES = 16 << 10 };
+
+fl_http_exchange *fl_http_exchange_new(fl_http *http, struct MHD_Connection *connection, const char *target) {
+    fl_http_exchange *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    e->http = http;
+    e->connection = connection;
+    e->target = strdup(target);
+    if (!e->target) {
+        free(e);
+        return NULL;
+    }
+    pthread_mutex_init(&e->lock, NULL);
+    fl_buffer_init(&e->body, 0);
+    fl_buffer_init(&e->out, (size_t)http->options.stream_bytes_max);
+    atomic_init(&e->n_refs, 1);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    e->fd = info ? info->connect_fd : -1;
+    e->generation = fl_http_slot_generation(http, e->fd);
+    e->head.arrived_s = fl_now_s();
+    return e;
+}
+
+void fl_http_hold(fl_http_exchange *e) {
+    atomic_fetch_add(&e->n_refs, 1);
+}
+
+void fl_http_release(fl_http_exchange *e) {
+    if (!e || atomic_fetch_sub(&e->n_refs, 1) != 1) return;
+    if (e->handled) e->http->options.handlers.free(e->http->options.handlers.context, e);
+    fl_http_drop_body(e);
+    if (!e->queued) free(e->answer.body); /* afterwards the library frees it */
+    fl_buffer_free(&e->out);
+    free(e->target);
+    free(e->path);
+    free(e->authorization);
+    free(e->content_type);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+const fl_http_head *fl_http_get_head(const fl_http_exchange *e) {
+    return &e->head;
+}
+
+void fl_http_set_user(fl_http_exchange *e, void *user) {
+    e->user = user;
+}
+
+void *fl_http_get_user(const fl_http_exchange *e) {
+    return e->user;
+}
+
+const char *fl_http_get_body(const fl_http_exchange *e, size_t *n_bytes) {
+    *n_bytes = e->body.n;
+    return e->body.n ? e->body.bytes : "";
+}
+
+void fl_http_drop_body(fl_http_exchange *e) {
+    atomic_fetch_sub(&e->http->n_body_bytes, (int_fast64_t)e->body.n);
+    fl_buffer_free(&e->body);
+}
+
+/* Needs the lock. */
+static void wake(fl_http_exchange *e) {
+    if (!e->suspended) return;
+    e->suspended = false;
+    MHD_resume_connection(e->connection);
+}
+
+void fl_http_answer_send(fl_http_exchange *e, const fl_http_answer *answer) {
+    pthread_mutex_lock(&e->lock);
+    bool taken = !e->answered && !e->streaming && !e->done;
+    if (taken) {
+        e->answered = true;
+        e->answer = *answer;
+        wake(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (!taken) free(answer->body);
+}
+
+void fl_http_stream_begin(fl_http_exchange *e, const char *content_type) {
+    pthread_mutex_lock(&e->lock);
+    if (!e->answered && !e->streaming) {
+        e->streaming = true;
+        e->stream_type = content_type;
+        e->written_s = fl_now_s();
+        wake(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool fl_http_stream_write(fl_http_exchange *e, const char *bytes, size_t n_bytes) {
+    pthread_mutex_lock(&e->lock);
+    bool open = e->streaming && !e->stream_ended && !e->cut && !e->done;
+    if (open) fl_buffer_add(&e->out, bytes, n_bytes);
+    bool fits = open && e->out.failure == FL_ERR_OK;
+    if (fits) {
+        e->written_s = fl_now_s();
+        wake(e);
+    } else if (open) {
+        e->cut = true;
+        wake(e);
+        fl_http_reset(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return fits;
+}
+
+double fl_http_stream_written_s(fl_http_exchange *e) {
+    pthread_mutex_lock(&e->lock);
+    double written_s = e->written_s;
+    pthread_mutex_unlock(&e->lock);
+    return written_s;
+}
+
+void fl_http_stream_end(fl_http_exchange *e) {
+    pthread_mutex_lock(&e->lock);
+    if (e->streaming && !e->stream_ended && !e->done) {
+        e->stream_ended = true;
+        fl_http_slot_set_deadline(e, e->http->options.send_s);
+        wake(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool fl_http_exchange_cut(fl_http_exchange *e) {
+    pthread_mutex_lock(&e->lock);
+    bool first = !e->gone && !e->done;
+    e->gone = e->cut = true;
+    if (!e->done) wake(e);
+    pthread_mutex_unlock(&e->lock);
+    return first;
+}
+
+/* The library asks for up to n_max bytes of a stream. */
+static ssize_t on_read(void *context, uint64_t position, char *to, size_t n_max) {
+    fl_http_exchange *e = context;
+    (void)position;
+    ssize_t result = 0;
+    pthread_mutex_lock(&e->lock);
+    size_t n = e->out.n < n_max ? e->out.n : n_max;
+    if (e->cut || atomic_load(&e->http->closing)) result = MHD_CONTENT_READER_END_WITH_ERROR;
+    else if (n > 0) {
+        memcpy(to, e->out.bytes, n);
+        fl_buffer_drop(&e->out, n);
+        result = (ssize_t)n;
+    } else if (e->stream_ended) {
+        fl_http_watch_forget(e);
+        result = MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        e->suspended = true;
+        MHD_suspend_connection(e->connection);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return result;
+}
+
+static void on_read_over(void *context) {
+    fl_http_release(context);
+}
+
+static struct MHD_Response *make_stream(fl_http_exchange *e) {
+    fl_http_hold(e);
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, on_read, e, on_read_over);
+    if (!r) {
+        fl_http_release(e);
+        return NULL;
+    }
+    (void)MHD_add_response_header(r, "Content-Type", e->stream_type);
+    (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
+    (void)MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx would hold a stream back */
+    return r;
+}
+
+static struct MHD_Response *make_whole(fl_http_exchange *e) {
+    const fl_http_answer *a = &e->answer;
+    struct MHD_Response *r =
+        a->body ? MHD_create_response_from_buffer(a->body_bytes, a->body, MHD_RESPMEM_MUST_FREE)
+                : MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!r) return NULL;
+    (void)MHD_add_response_header(r, "Content-Type", a->content_type ? a->content_type : "application/json");
+    for (int i = 0; i < FL_HTTP_FIELDS_MAX && a->extra[i].name; i++)
+        (void)MHD_add_response_header(r, a->extra[i].name, a->extra[i].value);
+    return r;
+}
+
+/* Needs the lock. */
+static enum MHD_Result queue(fl_http_exchange *e) {
+    bool stream = !e->answered;
+    struct MHD_Response *r = stream ? make_stream(e) : make_whole(e);
+    if (!r) return MHD_NO;
+    e->queued = true;
+    if (stream) fl_http_watch_add(e);
+    else fl_http_watch_forget(e); /* the library sees to it now */
+    (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if ((!stream && e->answer.close) || atomic_load(&e->http->draining))
+        (void)MHD_add_response_header(r, "Connection", "close");
+    if (!stream) fl_http_slot_set_deadline(e, e->http->options.send_s);
+    enum MHD_Result result = MHD_queue_response(e->connection, stream ? 200 : (unsigned)e->answer.status, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+enum MHD_Result fl_http_exchange_proceed(fl_http_exchange *e) {
+    enum MHD_Result result = MHD_YES;
+    pthread_mutex_lock(&e->lock);
+    if (e->cut || atomic_load(&e->http->closing)) result = MHD_NO;
+    else if (e->answered || e->streaming) result = e->queued ? MHD_YES : queue(e);
+    else {
+        fl_http_watch_add(e);
+        e->suspended = true;
+        MHD_suspend_connection(e->connection);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return result;
+}

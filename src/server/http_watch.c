@@ -1,0 +1,176 @@
+/* The watch: a thread that sees clients leave. The HTTP library does not look at a connection that waits for its answer,
+ * and an answer may take minutes to begin; a socket that the client closed raises EPOLLRDHUP at once. */
+#include "base/clock.h"
+#include "server/http_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { TICK_MS = 250, EVENTS = 64, FDS_MAX = 1 << 20, FDS_OWN = 256 };
+
+/* The slot of the exchange's connection, NULL if the descriptor has another one by now. Needs slots_lock. */
+static fl_http_slot *slot_of(const fl_http_exchange *e) {
+    if (e->fd < 0 || e->fd >= e->http->n_slots) return NULL;
+    fl_http_slot *slot = &e->http->slots[e->fd];
+    return slot->open && slot->generation == e->generation ? slot : NULL;
+}
+
+void fl_http_slot_open(fl_http *http, int fd) {
+    if (fd < 0 || fd >= http->n_slots) return;
+    pthread_mutex_lock(&http->slots_lock);
+    fl_http_slot *slot = &http->slots[fd];
+    *slot = (fl_http_slot){.generation = slot->generation + 1, .open = true};
+    slot->deadline_s = fl_now_s() + http->options.head_s;
+    pthread_mutex_unlock(&http->slots_lock);
+}
+
+void fl_http_slot_close(fl_http *http, int fd) {
+    if (fd < 0 || fd >= http->n_slots) return;
+    pthread_mutex_lock(&http->slots_lock);
+    http->slots[fd].open = false;
+    http->slots[fd].exchange = NULL;
+    pthread_mutex_unlock(&http->slots_lock);
+}
+
+uint32_t fl_http_slot_generation(fl_http *http, int fd) {
+    if (fd < 0 || fd >= http->n_slots) return 0;
+    pthread_mutex_lock(&http->slots_lock);
+    uint32_t generation = http->slots[fd].generation;
+    pthread_mutex_unlock(&http->slots_lock);
+    return generation;
+}
+
+void fl_http_slot_set_deadline(fl_http_exchange *e, double seconds) {
+    pthread_mutex_lock(&e->http->slots_lock);
+    fl_http_slot *slot = slot_of(e);
+    if (slot) slot->deadline_s = seconds > 0 ? fl_now_s() + seconds : 0;
+    pthread_mutex_unlock(&e->http->slots_lock);
+}
+
+void fl_http_watch_add(fl_http_exchange *e) {
+    pthread_mutex_lock(&e->http->slots_lock);
+    fl_http_slot *slot = slot_of(e);
+    if (slot && !slot->exchange) {
+        slot->exchange = e;
+        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT,
+                                    .data.u64 = (uint64_t)e->generation << 32 | (uint32_t)e->fd};
+        (void)epoll_ctl(e->http->epoll_fd, EPOLL_CTL_ADD, e->fd, &event);
+    }
+    pthread_mutex_unlock(&e->http->slots_lock);
+}
+
+void fl_http_watch_forget(fl_http_exchange *e) {
+    pthread_mutex_lock(&e->http->slots_lock);
+    fl_http_slot *slot = slot_of(e);
+    if (slot && slot->exchange == e) {
+        slot->exchange = NULL;
+        (void)epoll_ctl(e->http->epoll_fd, EPOLL_CTL_DEL, e->fd, NULL);
+    }
+    pthread_mutex_unlock(&e->http->slots_lock);
+}
+
+/* With the lock held the descriptor cannot be closed and used again meanwhile. */
+static void reset_fd(int fd) {
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    (void)shutdown(fd, SHUT_RDWR);
+}
+
+void fl_http_reset(fl_http_exchange *e) {
+    pthread_mutex_lock(&e->http->slots_lock);
+    if (slot_of(e)) reset_fd(e->fd);
+    pthread_mutex_unlock(&e->http->slots_lock);
+}
+
+static void on_leaving(fl_http *http, uint64_t who) {
+    fl_http_exchange *e = NULL;
+    uint32_t fd = (uint32_t)who, generation = (uint32_t)(who >> 32);
+    pthread_mutex_lock(&http->slots_lock);
+    if (fd < (uint32_t)http->n_slots && http->slots[fd].open && http->slots[fd].generation == generation)
+        e = http->slots[fd].exchange;
+    if (e) fl_http_hold(e);
+    pthread_mutex_unlock(&http->slots_lock);
+    if (!e) return;
+    if (fl_http_exchange_cut(e)) http->options.handlers.gone(http->options.handlers.context, e);
+    fl_http_release(e);
+}
+
+static void cut_the_slow(fl_http *http) {
+    double now = fl_now_s();
+    pthread_mutex_lock(&http->slots_lock);
+    for (int fd = 0; fd < http->n_slots; fd++) {
+        fl_http_slot *slot = &http->slots[fd];
+        if (!slot->open || slot->deadline_s == 0 || slot->deadline_s > now) continue;
+        slot->deadline_s = 0;
+        reset_fd(fd);
+    }
+    pthread_mutex_unlock(&http->slots_lock);
+}
+
+static void *watch_main(void *context) {
+    fl_http *http = context;
+    struct epoll_event events[EVENTS];
+    double next_s = fl_now_s();
+    while (!atomic_load(&http->stop)) {
+        int n = epoll_wait(http->epoll_fd, events, EVENTS, TICK_MS);
+        for (int i = 0; i < n; i++)
+            if (events[i].data.u64 != UINT64_MAX) on_leaving(http, events[i].data.u64);
+        if (fl_now_s() < next_s) continue;
+        next_s = fl_now_s() + 1e-3 * TICK_MS;
+        cut_the_slow(http);
+        http->options.handlers.tick(http->options.handlers.context);
+    }
+    return NULL;
+}
+
+/* Room for a slot a descriptor, and as many descriptors as connections can need. */
+static fl_err open_slots(fl_http *http) {
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)http->options.connections_max + FDS_OWN;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return FL_FAIL(FL_ERR_IO, "getrlimit: %s", strerror(errno));
+    if (limit.rlim_cur < wanted) {
+        limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    http->n_slots = limit.rlim_cur < FDS_MAX ? (int)limit.rlim_cur : FDS_MAX;
+    if (http->options.connections_max > http->n_slots - FDS_OWN && http->n_slots > 2 * FDS_OWN)
+        http->options.connections_max = http->n_slots - FDS_OWN;
+    http->slots = calloc((size_t)http->n_slots, sizeof *http->slots);
+    return http->slots ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "%d connections", http->n_slots);
+}
+
+fl_err fl_http_watch_open(fl_http *http) {
+    struct epoll_event wake = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    FL_TRY(open_slots(http));
+    http->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    http->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (http->epoll_fd < 0 || http->wake_fd < 0 ||
+        epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->wake_fd, &wake) != 0)
+        return FL_FAIL(FL_ERR_IO, "epoll: %s", strerror(errno));
+    int failed = pthread_create(&http->watch, NULL, watch_main, http);
+    if (failed) return FL_FAIL(FL_ERR_IO, "the watch thread: %s", strerror(failed));
+    http->watching = true;
+    return FL_ERR_OK;
+}
+
+void fl_http_watch_stop(fl_http *http) {
+    const uint64_t one = 1;
+    if (!http->watching) return;
+    http->watching = false;
+    atomic_store(&http->stop, true);
+    ssize_t written = write(http->wake_fd, &one, sizeof one);
+    (void)written; /* the thread also wakes by itself */
+    pthread_join(http->watch, NULL);
+}
+
+void fl_http_watch_close(fl_http *http) {
+    if (http->epoll_fd >= 0) close(http->epoll_fd);
+    if (http->wake_fd >= 0) close(http->wake_fd);
+    free(http->slots);
+}
