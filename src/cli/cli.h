@@ -11,6 +11,7 @@ enum { FL_EXIT_FAILED = 1, FL_EXIT_USAGE = 2, FL_EXIT_CONFIG = 78, FL_EXIT_INTER
 
 int fl_cmd_run(const fl_options *options);
 int fl_cmd_chat(const fl_options *options);
+int fl_cmd_serve(const fl_options *options);
 int fl_cmd_inspect(const fl_options *options);
 int fl_cmd_verify(const fl_options *options);
 int fl_cmd_tokenize(const fl_options *options);

@@ -174,12 +174,32 @@ static fl_err take_value(reader *r, const fl_option *o, const char *what, const 
     return set_value(o, what, text, r->out);
 }
 
+/* The table's name for another server's spelling. *passed: the argument needs nothing. */
+static fl_err translate(const reader *r, char *name, size_t n_bytes, bool *passed) {
+    *passed = false;
+    if (r->verb->bit != FL_VERB_SERVE) return FL_ERR_OK;
+    for (const fl_option_alias *a = fl_serve_aliases; a->spelling; a++)
+        if (strcmp(name, a->spelling) == 0) {
+            snprintf(name, n_bytes, "%s", a->name);
+            return FL_ERR_OK;
+        }
+    for (const fl_option_verdict *v = fl_serve_verdicts; v->spelling; v++) {
+        if (strcmp(name, v->spelling) != 0) continue;
+        *passed = v->granted;
+        return v->granted ? FL_ERR_OK : FL_FAIL(FL_ERR_INVALID, "--%s: %s", name, v->why);
+    }
+    return FL_ERR_OK;
+}
+
 static fl_err read_long(reader *r, const char *argument) {
     char name[64], what[72];
     const char *equals = strchr(argument, '=');
     size_t n = equals ? (size_t)(equals - argument) : strlen(argument);
     snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), argument);
     snprintf(what, sizeof what, "--%s", name);
+    bool passed;
+    FL_TRY(translate(r, name, sizeof name, &passed));
+    if (passed) return FL_ERR_OK;
     for (const fl_option *o = fl_option_table; o->name; o++)
         if ((o->verbs & r->verb->bit) && strcmp(o->name, name) == 0)
             return take_value(r, o, what, equals ? equals + 1 : NULL);
@@ -241,6 +261,8 @@ void fl_options_close(fl_options *options) {
     free(options->files.items);
     free(options->stops.items);
     free(options->variants.items);
+    free(options->names.items);
+    free(options->keys.items);
     *options = (fl_options){0};
 }
 

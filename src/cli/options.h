@@ -74,6 +74,12 @@ typedef struct fl_options {
     const char *weights, *plan_kv, *attention;
     int64_t context, cached, question, prefill_gpus, decode_gpus;
     double efficiency;
+    const char *host, *model, *key_file, *log_format, *log_level, *notify_socket; /* of a server */
+    fl_text_list names, keys;
+    int64_t port, serve_ctx, kv_tokens, seqs_max, queued_max, queued_tokens_max, body_bytes_max,
+        connections_max;
+    int64_t default_tokens, request_threads;
+    double wait_max, comment_interval, drain_max;
 } fl_options;
 
 /* Bits of fl_option.verbs. */
@@ -93,6 +99,7 @@ enum {
     FL_VERB_BENCH_KERNELS = 1 << 12,
     FL_VERB_BENCH_GRAPH = 1 << 13,
     FL_VERB_PLAN = 1 << 14,
+    FL_VERB_SERVE = 1 << 18,
     FL_VERB_BENCH_SERVE = 1 << 19,
     FL_VERB_ALL = 0x7fffffff,
 };
@@ -138,6 +145,20 @@ typedef struct fl_option {
 
 /* The table; the entry after the last has no name. */
 extern const fl_option fl_option_table[];
+
+/* Other servers' spellings of `serve`'s options. */
+typedef struct fl_option_alias {
+    const char *spelling, *name; /* without dashes; the table's name */
+} fl_option_alias;
+extern const fl_option_alias fl_serve_aliases[]; /* ends with a NULL spelling */
+
+/* Options of theirs that have no counterpart: either what they ask for is so anyway, or it cannot be had. */
+typedef struct fl_option_verdict {
+    const char *spelling;
+    bool granted;    /* read without a value and passed over; else refused */
+    const char *why; /* shown with a refusal */
+} fl_option_verdict;
+extern const fl_option_verdict fl_serve_verdicts[]; /* ends with a NULL spelling */
 
 /* Reads the arguments behind the verb. On success the caller closes *out. FL_ERR_INVALID: detail says what was wrong,
  * what was expected, and what to do. */

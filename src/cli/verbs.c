@@ -16,6 +16,14 @@ const fl_verb fl_verbs[] = {
      "the running "
      "answer, or the chat when there is none.",
      "chat build/models/spark-66m -f src/", fl_cmd_chat},
+    {"serve", FL_VERB_SERVE, "MODEL", 0, 1, "answer over HTTP, as OpenAI's API does",
+     "Listens, loads the model in a process of its own, and serves /v1/chat/completions, /v1/completions, "
+     "/v1/models, "
+     "/tokenize, /detokenize, /health, /ready, /version and /metrics. A worker that dies is restarted. "
+     "SIGTERM lets what "
+     "runs come to its end. vLLM's and SGLang's spellings of options are understood. docs/SERVING.md has "
+     "more.",
+     "serve build/models/spark-66m --max-model-len 32k", fl_cmd_serve},
     {"inspect", FL_VERB_INSPECT, "MODEL", 1, 1, "show what is in a checkpoint",
      "Counts parameters, tensors and number formats, and computes the fingerprint. With --memory also what "
      "running it "

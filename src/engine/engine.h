@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "backend/timed.h"
 #include "base/arena.h"
 #include "engine/attend_config.h"
 #include "engine/sample.h"
@@ -48,7 +47,6 @@ struct fl_request {
     int32_t n_biases;
     double submit_s;
     void *context;
-    uint64_t id; /* in the trace */
     atomic_bool cancel;
     /* the worker's */
     fl_detok detok;
@@ -121,8 +119,6 @@ struct fl_engine {
     fl_chat *chat;           /* NULL: the checkpoint has no template */
     char no_chat[256];
     fl_backend *be;
-    fl_trace *trace;
-    fl_timed *timed; /* what be's ops took */
     fl_weights *weights;
     fl_kv_pool *pool;
     fl_prefix *prefix;
@@ -151,7 +147,6 @@ struct fl_engine {
     int32_t logit_rows[FL_LOGIT_ROWS_MAX];
     int32_t *found_pages; /* [ctx pages] */
     uint64_t clock;
-    atomic_ullong n_requests; /* ever submitted */
     pthread_t worker;
     bool worker_started, lock_made;
     pthread_mutex_t lock;

@@ -9,43 +9,18 @@ static fl_err need_text(const fl_engine *engine) {
     return FL_FAIL(FL_ERR_UNSUPPORTED, "no tokenizer: %s", engine->no_chat);
 }
 
-typedef struct encoding {
-    const char *text;
-    size_t n_bytes;
-    const fl_text_span *trusted; /* [n_trusted] */
-    size_t n_trusted;
-} encoding;
-
-static fl_err encode(const fl_engine *engine, const encoding *e, int32_t **tokens, int64_t *n_tokens) {
-    double begin_s = fl_trace_now(engine->trace);
-    FL_TRY(fl_tokenizer_encode(engine->tokenizer, e->text, e->n_bytes, e->trusted, e->n_trusted, tokens,
-                               n_tokens));
-    fl_trace_span(engine->trace, FL_TRACE_TEXT, "tokenise", begin_s, *n_tokens);
-    return FL_ERR_OK;
-}
-
 fl_err fl_tokenize(const fl_engine *engine, const char *text, size_t text_bytes, bool parse_special,
                    int32_t **tokens, int64_t *n_tokens) {
     const fl_text_span all = {0, text_bytes};
     FL_TRY(need_text(engine));
-    return encode(engine, &(encoding){text, text_bytes, &all, parse_special ? 1 : 0}, tokens, n_tokens);
+    return fl_tokenizer_encode(engine->tokenizer, text, text_bytes, &all, parse_special ? 1 : 0, tokens,
+                               n_tokens);
 }
 
 fl_err fl_detokenize(const fl_engine *engine, const int32_t *tokens, int64_t n_tokens, char **text,
                      size_t *text_bytes) {
     FL_TRY(need_text(engine));
     return fl_tokenizer_decode(engine->tokenizer, tokens, n_tokens, false, text, text_bytes);
-}
-
-/* How many tokens lie wholly before a byte: byte-level BPE, so token bytes add up to the text. */
-static int64_t tokens_before(const fl_tokenizer *t, const int32_t *tokens, int64_t n, size_t byte) {
-    size_t at = 0, bytes;
-    for (int64_t i = 0; i < n; i++) {
-        fl_tokenizer_token_bytes(t, tokens[i], &bytes);
-        at += bytes;
-        if (at > byte) return i;
-    }
-    return n;
 }
 
 static fl_err render(const fl_engine *engine, const fl_message *messages, int32_t n_messages,
@@ -74,12 +49,13 @@ fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int
     fl_chat_text text;
     size_t border, question = last->content_bytes - question_bytes;
     FL_TRY(render(engine, messages, n_messages, &text));
-    const encoding all = {text.text, text.n_bytes, text.trusted, text.n_trusted};
-    fl_err err = encode(engine, &all, &out->tokens, &out->n_tokens);
+    fl_err err = fl_tokenizer_encode(engine->tokenizer, text.text, text.n_bytes, text.trusted, text.n_trusted,
+                                     &out->tokens, &out->n_tokens);
     bool found = question_bytes > 0 && fl_chat_text_locate(&text, (size_t)n_messages - 1, question, &border);
     out->document_tokens = -1;
     if (err == FL_ERR_OK && found)
-        out->document_tokens = tokens_before(engine->tokenizer, out->tokens, out->n_tokens, border);
+        out->document_tokens =
+            fl_tokenizer_count_before(engine->tokenizer, out->tokens, out->n_tokens, border);
     fl_chat_text_free(&text);
     return err;
 }

@@ -131,6 +131,16 @@ const char *fl_tokenizer_token_bytes(const fl_tokenizer *t, int32_t id, size_t *
     return token ? t->bytes + token->offset : NULL;
 }
 
+int64_t fl_tokenizer_count_before(const fl_tokenizer *t, const int32_t *ids, int64_t n_ids, size_t byte) {
+    size_t at = 0, n_bytes;
+    for (int64_t i = 0; i < n_ids; i++) {
+        fl_tokenizer_token_bytes(t, ids[i], &n_bytes);
+        at += n_bytes;
+        if (at > byte) return i;
+    }
+    return n_ids;
+}
+
 bool fl_tokenizer_is_control(const fl_tokenizer *t, int32_t id) {
     const fl_token *token = token_of(t, id);
     return token && (token->flags & FL_TOKEN_CONTROL);

@@ -1,0 +1,120 @@
+/* GET: how the server is. */
+#include "server/json_write.h"
+#include "server/route.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STATUS_BYTES_MAX = 64 << 10, METRICS_BYTES_MAX = 1 << 20 };
+
+static void answer_unready(fl_http_exchange *exchange, const fl_link_status *status) {
+    fl_api_error error;
+    const char *what = status->state == FL_LINK_LOADING      ? "the model is being loaded"
+                       : status->state == FL_LINK_RESTARTING ? "the worker is being restarted"
+                                                             : "the worker does not start";
+    (void)fl_api_error_set(&error, 503, NULL, "unavailable", "%s: %.0f%%", what, 100 * status->load_fraction);
+    fl_front_answer_error(exchange, &error, 5, 0);
+}
+
+static void answer_ok(fl_http_exchange *exchange) {
+    fl_buffer out;
+    fl_buffer_init(&out, STATUS_BYTES_MAX);
+    fl_buffer_add_text(&out, "{\"status\":\"ok\"}");
+    fl_front_answer(exchange, NULL, &out);
+}
+
+void fl_handle_health(fl_front *front, fl_http_exchange *exchange) {
+    fl_link_status status;
+    fl_worker_link_status(front->link, &status);
+    if (status.state == FL_LINK_READY) answer_ok(exchange);
+    else answer_unready(exchange, &status);
+}
+
+void fl_handle_ready(fl_front *front, fl_http_exchange *exchange) {
+    fl_api_error error;
+    if (!fl_http_draining(front->http)) {
+        fl_handle_health(front, exchange);
+        return;
+    }
+    (void)fl_api_error_set(&error, 503, NULL, "unavailable", "the server is being stopped");
+    fl_front_answer_error(exchange, &error, 1, 0);
+}
+
+void fl_handle_version(fl_front *front, fl_http_exchange *exchange) {
+    fl_buffer out;
+    (void)front;
+    fl_buffer_init(&out, STATUS_BYTES_MAX);
+    fl_buffer_add_text(&out, "{\"version\":");
+    fl_json_text(&out, fl_version());
+    fl_buffer_add_text(&out, "}");
+    fl_front_answer(exchange, NULL, &out);
+}
+
+static void read_gauges(fl_front *front, fl_gauges *out) {
+    fl_link_status s;
+    fl_http_load load;
+    fl_worker_link_status(front->link, &s);
+    fl_http_get_load(front->http, &load);
+    int32_t held = s.load.kv_pages - s.load.kv_pages_free - s.load.kv_pages_cached;
+    *out = (fl_gauges){.n_running = s.load.n_running,
+                       .n_waiting = s.load.n_waiting,
+                       .kv_usage = s.load.kv_pages > 0 ? (double)held / s.load.kv_pages : 0,
+                       .kv_tokens = s.has_info ? s.info.kv_tokens : 0,
+                       .prompt_tokens = s.prompt_tokens,
+                       .cached_tokens = s.cached_tokens,
+                       .answer_tokens = s.answer_tokens,
+                       .n_worker_restarts = s.n_restarts,
+                       .ready = s.state == FL_LINK_READY,
+                       .load_fraction = s.load_fraction,
+                       .n_connections = load.connections,
+                       .n_exchanges = load.exchanges,
+                       .n_body_bytes = load.body_bytes,
+                       .predicted_wait_s = fl_admission_wait_s(front)};
+}
+
+void fl_handle_metrics(fl_front *front, fl_http_exchange *exchange) {
+    fl_gauges gauges;
+    fl_buffer out;
+    fl_buffer_init(&out, METRICS_BYTES_MAX);
+    read_gauges(front, &gauges);
+    fl_metrics_write(front->metrics, &gauges, &out);
+    fl_front_answer(exchange, "text/plain; version=0.0.4; charset=utf-8", &out);
+}
+
+static void write_model(const fl_front *front, const char *name, int64_t ctx_tokens, fl_buffer *out) {
+    fl_buffer_add_text(out, "{\"id\":");
+    fl_json_text(out, name);
+    fl_buffer_add_text(out, ",\"object\":\"model\",\"created\":");
+    fl_json_int(out, front->created);
+    fl_buffer_add_text(out, ",\"owned_by\":\"firstlight\",\"root\":");
+    fl_json_text(out, front->names[0]);
+    fl_buffer_add_text(out, ",\"parent\":null,\"max_model_len\":");
+    if (ctx_tokens > 0) fl_json_int(out, ctx_tokens);
+    else fl_buffer_add_text(out, "null");
+    fl_buffer_add_text(out, "}");
+}
+
+/* /v1/models, and /v1/models/NAME. */
+void fl_handle_models(fl_front *front, fl_http_exchange *exchange) {
+    const char *path = fl_http_get_head(exchange)->path, *name = strchr(path + strlen("/v1/models"), '/');
+    fl_link_status status;
+    fl_api_error error;
+    fl_buffer out;
+    fl_worker_link_status(front->link, &status);
+    int64_t ctx_tokens = status.has_info ? status.info.ctx_tokens : 0;
+    if (name && !fl_front_knows_model(front, name + 1, &error)) {
+        fl_front_answer_error(exchange, &error, 0, 0);
+        return;
+    }
+    fl_buffer_init(&out, STATUS_BYTES_MAX);
+    if (name) write_model(front, name + 1, ctx_tokens, &out);
+    else {
+        fl_buffer_add_text(&out, "{\"object\":\"list\",\"data\":[");
+        for (int i = 0; i < front->n_names; i++) {
+            if (i > 0) fl_buffer_add_text(&out, ",");
+            write_model(front, front->names[i], ctx_tokens, &out);
+        }
+        fl_buffer_add_text(&out, "]}");
+    }
+    fl_front_answer(exchange, NULL, &out);
+}
