@@ -6,7 +6,7 @@ set -eu
 packages_of() {
     case "$1" in
     build) echo gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libjansson-dev libssl-dev libcmocka-dev \
-        libzstd-dev libmicrohttpd-dev ;;
+        libzstd-dev libxxhash-dev libmicrohttpd-dev ;;
     check) echo clang-14 clang-tidy-14 clang-format-14 git ;;
     san) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     *) echo "setup.sh: no group '$1'" >&2; exit 2 ;;

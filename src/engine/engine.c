@@ -129,7 +129,7 @@ static fl_err reserve(fl_engine *e) {
     FL_TRY(fl_backend_alloc_host(e->be, e->logits_bytes, &e->logits_memory));
     fl_arena_init(&e->arena, e->scratch, e->scratch_bytes);
     FL_TRY(fl_kv_pool_open(&e->kv_shape, e->kv_pages, e->kv_memory, &e->pool));
-    FL_TRY(fl_prefix_open(e->pool, &e->prefix));
+    FL_TRY(fl_prefix_open(e->pool, &(fl_prefix_options){.secret = NULL}, &e->prefix));
     FL_TRY(fl_sampler_open(c->vocab_size, &e->sampler));
     e->kv = calloc((size_t)c->layers, sizeof *e->kv);
     e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));

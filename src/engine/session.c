@@ -91,8 +91,9 @@ static void reuse(fl_session *s, const fl_request *r) {
     int32_t first_row = fl_request_first_row(r);
     int32_t document = r->document_end < first_row ? r->document_end : first_row;
     fl_prefix_key key;
-    const fl_prefix_query query = {r->prompt, document / FL_KV_PAGE_TOKENS,
-                                   fl_tile_rows(e) / FL_KV_PAGE_TOKENS};
+    const fl_prefix_query query = {.tokens = r->prompt,
+                                   .n_pages = document / FL_KV_PAGE_TOKENS,
+                                   .multiple = fl_tile_rows(e) / FL_KV_PAGE_TOKENS};
     int32_t n_found = fl_prefix_find(e->prefix, &query, e->found_pages, &key);
     if (n_found * FL_KV_PAGE_TOKENS >= common) {
         drop_pages(s, 0);

@@ -1,7 +1,10 @@
 /* The prefix cache: full document pages found again by the tokens from position 0 on. A page's key is
- * SHA-256(secret, key of the page before, its 64 tokens): the secret is drawn at start, so keys cannot be predicted,
- * and the tokens are compared as well, so a collision can never hand out another prompt's KV. The cache holds one
- * reference on each of its pages; pages nobody else holds are evicted, least recently used first.
+ * SHA-256(secret, key of the page before, its 64 tokens): the secret is drawn at start (or kept with the disk tier), so
+ * keys cannot be predicted, and the tokens are compared as well, so a collision can never hand out another prompt's
+ * KV. A timeline's first parent is its root: that of its cache_salt, so that tenants do not see each other's pages.
+ * The cache holds one reference on each of its pages. Of pages nobody else holds and no cached page follows, the one
+ * that saves least is evicted first: worth = what computing it again would cost, on top of the worth of what was
+ * evicted last when it was used last (GreedyDual: Cao and Irani, USITS 1997), so that cost and age weigh together.
  * Only document pages enter: their bits do not depend on who computed them (DESIGN 5.1, 5.4). */
 #ifndef FL_KV_PREFIX_H
 #define FL_KV_PREFIX_H
@@ -14,17 +17,25 @@ typedef struct fl_prefix_key {
     uint8_t bytes[32];
 } fl_prefix_key;
 
-fl_err fl_prefix_open(fl_kv_pool *pool, fl_prefix **out);
+typedef struct fl_prefix_options {
+    const uint8_t *secret; /* [32], copied; NULL = a new one */
+    /* What pages cost, in any unit: computing the index-th of a timeline, page_cost + index * index_cost; reading one
+     * that is stored below. All 0: pages are alike. */
+    double page_cost, index_cost, stored_cost;
+} fl_prefix_options;
+
+fl_err fl_prefix_open(fl_kv_pool *pool, const fl_prefix_options *options, fl_prefix **out);
 void fl_prefix_close(fl_prefix *prefix);
 
 typedef struct fl_prefix_query {
     const int32_t *tokens; /* [n_pages * FL_KV_PAGE_TOKENS] from position 0 */
     int32_t n_pages;
-    int32_t multiple; /* only so many pages at once are of use, >= 1 */
+    int32_t multiple;   /* only so many pages at once are of use, >= 1 */
+    fl_prefix_key root; /* zero, or fl_prefix_root's */
 } fl_prefix_query;
 
 /* Finds the longest run of cached pages, a multiple of query->multiple, takes a reference on each for the caller and
- * writes them to pages[n_pages]. *key becomes the key of the last one found (zero for none). Returns how many. */
+ * writes them to pages[n_pages]. *key becomes the key of the last one found (the root for none). Returns how many. */
 int32_t fl_prefix_find(fl_prefix *prefix, const fl_prefix_query *query, int32_t *pages, fl_prefix_key *key);
 
 /* Enters `page`, the index-th of its timeline, holding these 64 tokens, after the page of *key; *key becomes its key.
@@ -34,8 +45,30 @@ void fl_prefix_add(fl_prefix *prefix, fl_prefix_key *key, const int32_t *tokens,
 /* Marks a timeline's pages as used just now, all at once, so that its end is evicted before its beginning. */
 void fl_prefix_touch(fl_prefix *prefix, const int32_t *pages, int32_t n_pages);
 
-/* Drops least recently used pages that only the cache holds until the pool has n_pages free ones or none is left. */
+/* Drops pages that only the cache holds, those that save least first, until the pool has n_pages free ones or none is
+ * left. */
 void fl_prefix_evict(fl_prefix *prefix, int32_t n_pages);
+
+/* The root of timelines with this salt: others do not find their pages. "" has the zero root. */
+fl_prefix_key fl_prefix_root(fl_prefix *prefix, const char *salt);
+
+/* The key of the page with these tokens behind `parent`. False: the hash failed. */
+bool fl_prefix_key_of(fl_prefix *prefix, const fl_prefix_key *parent, const int32_t *tokens,
+                      fl_prefix_key *out);
+
+/* The page of that key, without a reference, or -1. */
+int32_t fl_prefix_page_of(const fl_prefix *prefix, const fl_prefix_key *key);
+
+/* A page of the cache as a lower tier stores it. */
+typedef struct fl_prefix_entry {
+    fl_prefix_key key, parent;
+    int32_t tokens[FL_KV_PAGE_TOKENS];
+    int32_t index; /* in its timeline */
+} fl_prefix_entry;
+
+/* The longest waiting page that no lower tier was told to have, or -1. */
+int32_t fl_prefix_unstored(const fl_prefix *prefix, fl_prefix_entry *out);
+void fl_prefix_set_stored(fl_prefix *prefix, int32_t page);
 
 /* Pages that only the cache holds: free on demand. */
 int32_t fl_prefix_evictable(const fl_prefix *prefix);

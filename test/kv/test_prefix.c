@@ -18,16 +18,21 @@ typedef struct fixture {
     int32_t tokens[PAGES * PAGE];
 } fixture;
 
-static void open_fixture(fixture *f) {
+static void open_costly(fixture *f, const fl_prefix_options *options) {
     const fl_kv_shape shape = {.n_layers = 2, .latent_dim = 4, .rope_dim = 2, .format = FL_KV_BF16};
     assert_int_equal(fl_kv_page_bytes(&shape), 2 * PAGE * 6 * 2);
     f->memory = calloc(PAGES, (size_t)fl_kv_page_bytes(&shape));
     assert_int_equal(fl_kv_pool_open(&shape, PAGES, f->memory, &f->pool), FL_ERR_OK);
-    assert_int_equal(fl_prefix_open(f->pool, &f->prefix), FL_ERR_OK);
+    assert_int_equal(fl_prefix_open(f->pool, options, &f->prefix), FL_ERR_OK);
     for (int32_t i = 0; i < PAGES * PAGE; i++) f->tokens[i] = i * 31 % 1000;
     fl_kv_layer second = fl_kv_pool_layer(f->pool, 1);
     assert_ptr_equal(fl_kv_piece(&second, 3),
                      (uint8_t *)f->memory + 3 * fl_kv_page_bytes(&shape) + PAGE * 6 * 2);
+}
+
+static void open_fixture(fixture *f) {
+    const fl_prefix_options alike = {.secret = NULL};
+    open_costly(f, &alike);
 }
 
 static void close_fixture(fixture *f) {
@@ -50,7 +55,7 @@ static void add_timeline(fixture *f, int32_t n, int32_t *pages) {
 }
 
 static int32_t find(fixture *f, const int32_t *tokens, int32_t n_pages, int32_t *found, fl_prefix_key *key) {
-    const fl_prefix_query query = {tokens, n_pages, 1};
+    const fl_prefix_query query = {.tokens = tokens, .n_pages = n_pages, .multiple = 1};
     return fl_prefix_find(f->prefix, &query, found, key);
 }
 
@@ -64,7 +69,7 @@ static void finds_whole_multiples(void **state) {
     add_timeline(&f, 3, pages);
     assert_int_equal(find(&f, f.tokens, 2, found, &at_two), 2);
     for (int32_t i = 0; i < 2; i++) fl_kv_pool_drop(f.pool, found[i]);
-    const fl_prefix_query query = {f.tokens, 4, 2};
+    const fl_prefix_query query = {.tokens = f.tokens, .n_pages = 4, .multiple = 2};
     assert_int_equal(fl_prefix_find(f.prefix, &query, found, &key), 2);
     assert_memory_equal(&key, &at_two, sizeof key);
     assert_int_equal(fl_kv_pool_references(f.pool, pages[1]), 2);
@@ -127,6 +132,85 @@ static void eviction_takes_old_ends_first_and_spares_what_is_held(void **state) 
     close_fixture(&f);
 }
 
+/* The newer of two timelines is short and cheap, the older long: its end costs 1 + 3 * 10 to compute again, the short
+ * one's 11. Cost outweighs one use; what was evicted last counts as age, so that it does not for ever. */
+static void what_costs_more_stays_longer(void **state) {
+    (void)state;
+    fixture f;
+    int32_t long_one[PAGES], short_one[PAGES], found[PAGES];
+    fl_prefix_key key;
+    const fl_prefix_options costs = {.page_cost = 1, .index_cost = 10};
+    open_costly(&f, &costs);
+    add_timeline(&f, 4, long_one);
+    f.tokens[0]++;
+    add_timeline(&f, 2, short_one);
+    fl_prefix_evict(f.prefix, 1); /* the short one's end, worth 11 */
+    assert_int_equal(find(&f, f.tokens, 2, found, &key), 1);
+    fl_kv_pool_drop(f.pool, found[0]);
+    f.tokens[0]--;
+    assert_int_equal(find(&f, f.tokens, 4, found, &key), 4);
+    for (int32_t i = 0; i < 4; i++) fl_kv_pool_drop(f.pool, found[i]);
+    for (int32_t i = 0; i < 6; i++) { /* the short one comes again and again: 11, 22, 33, .. */
+        fl_prefix_evict(f.prefix, 2);
+        f.tokens[0]++;
+        add_timeline(&f, 2, short_one);
+        f.tokens[0]--;
+    }
+    int32_t n = find(&f, f.tokens, 4, found, &key);
+    assert_true(n < 4); /* at last the long one's end went */
+    for (int32_t i = 0; i < n; i++) fl_kv_pool_drop(f.pool, found[i]);
+    close_fixture(&f);
+}
+
+static void salts_part_tenants(void **state) {
+    (void)state;
+    fixture f;
+    int32_t page, found[PAGES];
+    fl_prefix_key key, root;
+    open_fixture(&f);
+    root = key = fl_prefix_root(f.prefix, "tenant a");
+    page = fl_kv_pool_take(f.pool);
+    fl_prefix_add(f.prefix, &key, f.tokens, 0, page);
+    fl_kv_pool_drop(f.pool, page);
+    fl_prefix_query query = {.tokens = f.tokens, .n_pages = 1, .multiple = 1};
+    assert_int_equal(fl_prefix_find(f.prefix, &query, found, &key), 0);
+    query.root = fl_prefix_root(f.prefix, "tenant b");
+    assert_int_equal(fl_prefix_find(f.prefix, &query, found, &key), 0);
+    assert_memory_equal(&key, &query.root, sizeof key);
+    query.root = fl_prefix_root(f.prefix, "tenant a");
+    assert_memory_equal(&root, &query.root, sizeof root);
+    assert_int_equal(fl_prefix_find(f.prefix, &query, found, &key), 1);
+    fl_kv_pool_drop(f.pool, found[0]);
+    const fl_prefix_key none = fl_prefix_root(f.prefix, "");
+    for (size_t i = 0; i < sizeof none.bytes; i++) assert_int_equal(none.bytes[i], 0);
+    close_fixture(&f);
+}
+
+static void pages_wait_to_be_stored_in_order(void **state) {
+    (void)state;
+    fixture f;
+    int32_t pages[PAGES];
+    fl_prefix_entry entry;
+    fl_prefix_key key;
+    open_fixture(&f);
+    add_timeline(&f, 3, pages);
+    assert_int_equal(fl_prefix_unstored(f.prefix, &entry), pages[0]);
+    assert_int_equal(entry.index, 0);
+    assert_memory_equal(entry.tokens, f.tokens, sizeof entry.tokens);
+    assert_true(fl_prefix_key_of(f.prefix, &entry.parent, entry.tokens, &key));
+    assert_memory_equal(&key, &entry.key, sizeof key);
+    assert_int_equal(fl_prefix_page_of(f.prefix, &key), pages[0]);
+    fl_prefix_set_stored(f.prefix, pages[1]); /* out of the middle */
+    fl_prefix_set_stored(f.prefix, pages[0]);
+    assert_int_equal(fl_prefix_unstored(f.prefix, &entry), pages[2]);
+    assert_int_equal(entry.index, 2);
+    fl_prefix_evict(f.prefix, PAGES - 2); /* it waits no more when it is gone */
+    assert_int_equal(fl_prefix_unstored(f.prefix, &entry), -1);
+    add_timeline(&f, 3, pages);
+    assert_int_equal(fl_prefix_unstored(f.prefix, &entry), fl_prefix_page_of(f.prefix, &entry.key));
+    close_fixture(&f);
+}
+
 static void pool_runs_out_cleanly(void **state) {
     (void)state;
     fixture f;
@@ -147,6 +231,9 @@ int main(void) {
         cmocka_unit_test(finds_whole_multiples),
         cmocka_unit_test(an_equal_page_is_entered_once),
         cmocka_unit_test(eviction_takes_old_ends_first_and_spares_what_is_held),
+        cmocka_unit_test(what_costs_more_stays_longer),
+        cmocka_unit_test(salts_part_tenants),
+        cmocka_unit_test(pages_wait_to_be_stored_in_order),
         cmocka_unit_test(pool_runs_out_cleanly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
