@@ -103,7 +103,18 @@ typedef struct fl_settings {
     int32_t
         span_tokens; /* most prompt rows in one step, a multiple of 64; 0 (default) = 4,096, 32,768 on a GPU;
                               at most 16,384, 1,048,576 on a GPU */
+    const char
+        *scheduling_policy;    /* who computes next: "bins" (default: short prompts pass long ones, all share
+                                      the engine by predicted cost), "fcfs" (in order of arrival) */
+    double max_decode_stall_s; /* a step of a prompt beside running answers takes no longer, as predicted; it
+                                  may where a quarter of it would be repeated work. 0 (default) = 0.25 */
+    double
+        max_step_s; /* alike for steps beside other prompts and alone, so that what comes is seen to soon; it may
+                          where a twentieth would be repeated. 0 (default) = 1, but alone no limit */
     int32_t requests_max; /* bound of the queue, 1..4096; default 64 */
+    int64_t
+        queue_tokens_max; /* bound of it in prompt tokens that are not computed yet; an empty queue takes any
+                                 request. 0 (default) = 16 x ctx_tokens */
     bool check_lock; /* default true: refuse to start when firstlight.lock.json is there and does not match */
     fl_progress_fn *progress; /* NULL (default) = silent */
     void *progress_context;
@@ -146,7 +157,7 @@ typedef struct fl_engine_info {
 
 void fl_engine_get_info(const fl_engine *engine, fl_engine_info *out);
 
-enum { FL_COST_POINTS_MAX = 16 };
+enum { FL_COST_POINTS_MAX = 16, FL_BINS_MAX = 8 };
 
 /* What an engine is doing now, what it has done since it was opened, and what prompts cost it. */
 typedef struct fl_engine_load {
@@ -164,13 +175,24 @@ typedef struct fl_engine_load {
     int64_t cost_tokens[FL_COST_POINTS_MAX]; /* 1,024, 2,048, 4,096 ... below the context, then the context */
     double
         cost_s[FL_COST_POINTS_MAX]; /* seconds that a prompt of so many new tokens is predicted to take alone:
-                                          predicted FLOPs at the rate measured on finished prompts of about that
-                                          size, newer ones counting more; on the warm-up before there is one */
+                                          predicted FLOPs at the rate measured on steps of about that size, newer
+                                          ones counting more; on the warm-up before there is one */
+    int64_t queue_tokens;           /* prompt tokens that wait or are being computed */
+    int64_t queue_tokens_max;       /* of the settings */
+    bool fcfs;                      /* scheduling_policy */
+    int32_t n_bins;                /* points of the next three: prompts by predicted cost, cheap ones first */
+    double bin_end_s[FL_BINS_MAX]; /* a bin's prompts cost less; the last is infinite */
+    double bin_weight[FL_BINS_MAX];   /* its share of the engine, relative to other bins with work */
+    double bin_queued_s[FL_BINS_MAX]; /* predicted, of what its prompts still need */
     bool lost; /* the device takes no more work of this process: open the engine in a new one */
 } fl_engine_load;
 
 /* Cheap: a lock and a few sums. */
 void fl_engine_get_load(fl_engine *engine, fl_engine_load *out);
+
+/* Predicted seconds that a new prompt waits while others compute: to its first token, less its own cost_s, which is
+ * cost_s of the load at its length. No engine needed, so that it can be asked where a load was sent to. */
+double fl_load_wait_s(const fl_engine_load *load, double cost_s);
 
 /* ---- text ------------------------------------------------------------------------------------------------------ */
 
@@ -267,6 +289,12 @@ typedef struct fl_request_params {
                              logits that predict each */
     fl_logits_fn *on_logits;
     void *on_logits_context;
+    int32_t
+        priority; /* lower = sooner; default 0. Any other comes to its turn too: every 10 s of waiting halve the
+                          distance to the best one. "fcfs" ignores it */
+    double
+        deadline_s; /* 0 (default) = none. A request that cannot have its first token so long after submit, as
+                          predicted, ends with FL_ERR_LIMIT before more work is put into it */
     bool ignore_eos; /* default false; true keeps going past end tokens (benchmarks, golden tests) */
     void *context;   /* the caller's, for fl_request_context; default NULL */
 } fl_request_params;

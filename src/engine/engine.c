@@ -1,5 +1,5 @@
 /* Opening and closing: every piece in order, all memory reserved by the plan, one worker. */
-#include "engine/engine.h"
+#include "engine/schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +22,7 @@ void fl_settings_default(fl_settings *settings) {
                               .tail = "dense",
                               .rope = "model",
                               .router_skew = 1,
+                              .scheduling_policy = "bins",
                               .requests_max = 64,
                               .check_lock = true};
 }
@@ -203,11 +204,11 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     FL_TRY(fl_dry_run_open(e->config, e->be, &e->kv_shape, &e->attending.attend, &e->dry));
     FL_TRY(load_weights(e, s));
     FL_TRY(fl_attend_config_place(&e->attending, e->be));
+    FL_TRY(fl_schedule_open(e, s));
     FL_TRY(reserve(e));
     if (e->be->record && !s->enforce_eager)
         FL_TRY(fl_graphs_open(e->be, e->config, e->ctx_tokens, &e->graphs));
     FL_TRY(fl_step_warm(e));
-    FL_TRY(fl_load_open(e));
     fl_backend_seal(e->be, true);
     return start_worker(e);
 }

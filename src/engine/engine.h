@@ -9,10 +9,12 @@
 
 #include "base/arena.h"
 #include "engine/attend_config.h"
+#include "engine/cost_table.h"
 #include "engine/sample.h"
 #include "kv/prefix.h"
 #include "model/graph.h"
 #include "plan/memory_plan.h"
+#include "sched/step_rate.h"
 #include "text/chat.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
@@ -47,15 +49,18 @@ struct fl_request {
     int32_t n_biases;
     double submit_s;
     void *context;
+    double deadline_s; /* since submit; 0 = none */
     atomic_bool cancel;
     /* the worker's */
     fl_detok detok;
     uint8_t *seen;   /* [n_vocab], NULL without a repetition penalty */
     int32_t *counts; /* [n_vocab] of the answer, NULL without presence and frequency penalty */
     int32_t last_token;
-    double cost_total, cost_done; /* predicted FLOPs of the prefill */
-    double prefill_s;             /* of the steps that made cost_done */
-    int64_t held_begin;           /* start of the text no stop string has cleared yet */
+    double cost_total;    /* predicted FLOPs of the prefill, as it was admitted */
+    double blocked_s;     /* since when it waits for pages that others hold; 0 = it does not */
+    int64_t n_freed_seen; /* fl_engine.n_freed when it was last tried, so that it is not tried in vain */
+    int64_t n_shared_seen;
+    int64_t held_begin; /* start of the text no stop string has cleared yet */
     double phase_start_s;
     /* shared */
     fl_phase phase;
@@ -68,6 +73,8 @@ struct fl_request {
     int32_t n_records;
     char *text; /* all text, final up to text_final */
     int64_t text_bytes, text_capacity, text_final;
+    fl_sched_item place; /* written by the worker; priority and arrival are constant */
+    double cost_left;    /* predicted FLOPs of what is left of the prefill */
     int32_t cached_tokens, done_tokens;
     double done_fraction, ttft_s;
     bool progressed;
@@ -97,17 +104,9 @@ struct fl_session {
     fl_prefix_key key; /* of the last of them */
 };
 
-/* load.c: what the engine did and what prompts cost. Guarded by the lock once the worker runs. */
-enum { FL_COST_CLASSES = 26 }; /* of prompt sizes, one a power of two */
-
+/* What the engine did. */
 typedef struct fl_load {
     int64_t n_steps, n_layers, prompt_tokens, cached_tokens, answer_tokens;
-    int32_t n_points;
-    int64_t point_tokens[FL_COST_POINTS_MAX];
-    double point_flops[FL_COST_POINTS_MAX];
-    double flops[FL_COST_CLASSES],
-        seconds[FL_COST_CLASSES]; /* sums over finished prefills, old ones fading */
-    double warm_flops_per_s;
 } fl_load;
 
 struct fl_engine {
@@ -129,6 +128,8 @@ struct fl_engine {
     char position_warning[256];
     fl_kv_shape kv_shape;
     int32_t ctx_tokens, kv_pages, span_tokens, requests_max, n_known;
+    int64_t queue_tokens_max;
+    fl_cost_table costs;
     void *kv_memory, *scratch, *logits_memory;
     int64_t kv_bytes, scratch_bytes, logits_bytes;
     fl_arena arena;
@@ -147,6 +148,8 @@ struct fl_engine {
     int32_t logit_rows[FL_LOGIT_ROWS_MAX];
     int32_t *found_pages; /* [ctx pages] */
     uint64_t clock;
+    fl_sched sched;    /* the worker's, policy apart, which is constant */
+    int32_t next_turn; /* of answers, when there are more than a step has rows for */
     pthread_t worker;
     bool worker_started, lock_made;
     pthread_mutex_t lock;
@@ -158,6 +161,9 @@ struct fl_engine {
     fl_request *ready_first, *ready_last; /* requests with events that fl_engine_wait has not named yet */
     pthread_cond_t ready;
     fl_load load;
+    fl_step_rate rate; /* written by the worker */
+    int64_t n_freed;   /* times that pages may have come free, */
+    int64_t n_shared;  /* or that a page entered the prefix cache */
 };
 
 /* Positions of a prompt that must be computed, whatever the KV of which prefix is there: from here on. */
@@ -186,19 +192,15 @@ void fl_engine_check_device(fl_engine *engine);
 /* Worker only. Ends these requests if the engine is lost; whether it is. */
 bool fl_engine_end_lost(fl_engine *engine, fl_request **requests, int32_t n);
 
-/* load.c. The table of costs, before the worker starts. */
-fl_err fl_load_open(fl_engine *engine);
-/* A prompt is read; under the lock. */
-void fl_load_add_prompt(fl_engine *engine, const fl_request *request);
-
-/* step.c: runs one step over the runnable requests ([n], n >= 1, oldest first). */
+/* step.c: runs one step over the runnable requests ([n], n >= 1). */
 void fl_step_run(fl_engine *engine, fl_request **requests, int32_t n);
 int32_t fl_step_rows_max(const fl_engine *engine);
 /* Makes everything the ops make at first use, on pages nobody holds. */
 fl_err fl_step_warm(fl_engine *engine);
 
-/* session.c, worker only. Prepares the session for a request: reuses what it can, reserves pages. FL_ERR_AGAIN: no
- * pages now. */
+/* session.c, worker only. Prepares the session for a request: reuses what it can, reserves pages. Again for a request
+ * that has computed nothing yet: takes what others have entered into the prefix cache meanwhile. FL_ERR_AGAIN: no pages
+ * now. */
 fl_err fl_session_prepare(fl_session *session, fl_request *request);
 void fl_session_share(fl_session *session, int32_t document_end);
 void fl_session_trim(fl_session *session);

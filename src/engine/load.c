@@ -1,76 +1,62 @@
-/* What the engine is doing and what prompts cost it. FLOPs of a prompt are predicted by the dry run once, for a few
- * sizes; the rate at which they are done is measured on prompts that were read, apart for each power of two of new
- * tokens, since short ones run far below the rate of long ones. */
-#include <math.h>
-
-#include "engine/engine.h"
+/* What the engine is doing and what prompts cost it: enough to say, before a prompt is tokenised, how long it would
+ * wait. */
+#include "engine/schedule.h"
 
 enum { FIRST_POINT = 1024 };
-static const double FADING = 0.8; /* of what was measured before, at each new prompt of the class */
 
-static int32_t class_of(int64_t tokens) {
-    long c = lround(log2((double)(tokens > 1 ? tokens : 1)));
-    return c < FL_COST_CLASSES ? (int32_t)c : FL_COST_CLASSES - 1;
+_Static_assert((int)FL_BINS_MAX >= (int)FL_SCHED_BINS_MAX, "bins of a load");
+
+static void add_request(fl_engine_load *load, const fl_request *r, const fl_step_rate *rate) {
+    load->n_waiting += r->phase == FL_PHASE_QUEUED;
+    load->n_running += r->phase == FL_PHASE_PREFILL || r->phase == FL_PHASE_DECODE;
+    if (r->phase >= FL_PHASE_DECODE) return;
+    load->queue_tokens += r->n_prompt - r->done_tokens;
+    load->bin_queued_s[r->place.bin] += fl_step_rate_seconds(rate, r->cost_left);
 }
 
-fl_err fl_load_open(fl_engine *e) {
-    fl_load *load = &e->load;
+static void add_costs(fl_engine_load *load, const fl_engine *e) {
     int64_t tokens = FIRST_POINT;
-    for (bool last = false; !last && load->n_points < FL_COST_POINTS_MAX; tokens *= 2) {
-        last = tokens >= e->ctx_tokens || load->n_points == FL_COST_POINTS_MAX - 1;
+    for (bool last = false; !last; tokens *= 2) {
+        last = tokens >= e->ctx_tokens || load->n_costs == FL_COST_POINTS_MAX - 1;
         int64_t n = last ? e->ctx_tokens : tokens;
-        const fl_dry_prompt prompt = {
-            .document_end = (int32_t)(n - 1), .n_tokens = (int32_t)n, .span_tokens = e->span_tokens};
-        fl_count count;
-        FL_TRY(fl_dry_run_prompt(e->dry, &prompt, &count));
-        load->point_tokens[load->n_points] = n;
-        load->point_flops[load->n_points++] = count.total.flops;
+        load->cost_tokens[load->n_costs] = n;
+        load->cost_s[load->n_costs++] =
+            fl_step_rate_seconds(&e->rate, fl_cost_table_at(&e->costs, (int32_t)n));
     }
-    return FL_ERR_OK;
-}
-
-void fl_load_add_prompt(fl_engine *e, const fl_request *r) {
-    fl_load *load = &e->load;
-    load->prompt_tokens += r->n_prompt;
-    load->cached_tokens += r->cached_tokens;
-    if (!(r->cost_done > 0) || !(r->prefill_s > 0)) return;
-    int32_t c = class_of(r->n_prompt - r->cached_tokens);
-    load->flops[c] = FADING * load->flops[c] + r->cost_done;
-    load->seconds[c] = FADING * load->seconds[c] + r->prefill_s;
-}
-
-/* Of the measured class nearest to `c`, the smaller of two. */
-static double rate(const fl_load *load, int32_t c) {
-    for (int32_t distance = 0; distance < FL_COST_CLASSES; distance++)
-        for (int32_t side = -1; side <= 1; side += 2) {
-            int32_t near = c + side * distance;
-            if (near >= 0 && near < FL_COST_CLASSES && load->seconds[near] > 0)
-                return load->flops[near] / load->seconds[near];
-        }
-    return load->warm_flops_per_s;
 }
 
 void fl_engine_get_load(fl_engine *e, fl_engine_load *out) {
-    const fl_load *load = &e->load;
+    const fl_sched_policy *policy = &e->sched.policy;
     pthread_mutex_lock(&e->lock);
     *out = (fl_engine_load){.kv_pages = fl_kv_pool_pages(e->pool),
                             .kv_pages_free = fl_kv_pool_free_pages(e->pool),
                             .kv_pages_cached = fl_prefix_evictable(e->prefix),
-                            .n_steps = load->n_steps,
-                            .n_layers = load->n_layers,
-                            .prompt_tokens = load->prompt_tokens,
-                            .cached_tokens = load->cached_tokens,
-                            .answer_tokens = load->answer_tokens,
-                            .n_costs = load->n_points,
+                            .n_steps = e->load.n_steps,
+                            .n_layers = e->load.n_layers,
+                            .prompt_tokens = e->load.prompt_tokens,
+                            .cached_tokens = e->load.cached_tokens,
+                            .answer_tokens = e->load.answer_tokens,
+                            .queue_tokens_max = e->queue_tokens_max,
+                            .fcfs = policy->kind == FL_SCHED_FCFS,
+                            .n_bins = policy->n_bins,
                             .lost = e->lost[0] != 0};
-    for (const fl_request *r = e->requests; r; r = r->next) {
-        out->n_waiting += r->phase == FL_PHASE_QUEUED;
-        out->n_running += r->phase == FL_PHASE_PREFILL || r->phase == FL_PHASE_DECODE;
+    for (int32_t i = 0; i < policy->n_bins; i++) {
+        out->bin_end_s[i] = policy->bound_s[i];
+        out->bin_weight[i] = policy->weight[i];
     }
-    for (int32_t i = 0; i < load->n_points; i++) {
-        double flops_per_s = rate(load, class_of(load->point_tokens[i]));
-        out->cost_tokens[i] = load->point_tokens[i];
-        out->cost_s[i] = flops_per_s > 0 ? load->point_flops[i] / flops_per_s : 0;
-    }
+    for (const fl_request *r = e->requests; r; r = r->next) add_request(out, r, &e->rate);
+    add_costs(out, e);
     pthread_mutex_unlock(&e->lock);
+}
+
+double fl_load_wait_s(const fl_engine_load *load, double cost_s) {
+    fl_sched_policy policy = {.kind = load->fcfs ? FL_SCHED_FCFS : FL_SCHED_BINS, .n_bins = load->n_bins};
+    double queued_s[FL_SCHED_BINS_MAX] = {0};
+    if (load->n_bins < 1 || load->n_bins > FL_SCHED_BINS_MAX) return 0;
+    for (int32_t i = 0; i < load->n_bins; i++) {
+        policy.bound_s[i] = load->bin_end_s[i];
+        policy.weight[i] = load->bin_weight[i];
+        queued_s[i] = load->bin_queued_s[i];
+    }
+    return fl_sched_wait_s(&policy, queued_s, cost_s);
 }

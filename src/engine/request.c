@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "engine/schedule.h"
 
 void fl_request_params_default(fl_request_params *p) {
     *p = (fl_request_params){
@@ -40,6 +40,8 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
                        p->top_logprobs);
     FL_TRY(fl_sampling_validate(&p->sampling));
     FL_TRY(fl_sampling_validate_tokens(p, e->config->vocab_size));
+    if (!(p->deadline_s >= 0)) /* not a number either */
+        return FL_FAIL(FL_ERR_INVALID, "deadline_s: expected 0 or more, found %g", p->deadline_s);
     if (p->json_schema)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "json_schema: this build does not constrain answers");
     int64_t longest = p->n_tokens + p->max_tokens;
@@ -128,6 +130,7 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     set_ends(r, p);
     r->context = p->context;
     r->submit_s = r->phase_start_s = fl_now_s();
+    fl_schedule_enter(r, p);
     fl_detok_init(&r->detok, false);
     fl_err err = allocate(r, p);
     if (err != FL_ERR_OK) fl_request_free(r);
@@ -143,11 +146,18 @@ fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_reques
     fl_err err = FL_ERR_OK;
     pthread_mutex_lock(&e->lock);
     fl_request **end = &e->requests;
+    int64_t queued_tokens = 0;
     int32_t n = 0;
-    for (; *end; end = &(*end)->next) n += (*end)->phase != FL_PHASE_DONE;
+    for (; *end; end = &(*end)->next) {
+        n += (*end)->phase != FL_PHASE_DONE;
+        if ((*end)->phase < FL_PHASE_DECODE) queued_tokens += (*end)->n_prompt - (*end)->done_tokens;
+    }
     if (e->lost[0]) err = FL_FAIL(FL_ERR_DEVICE, "%s", e->lost);
     else if (session->current) err = FL_FAIL(FL_ERR_AGAIN, "the session already has a running request");
     else if (n >= e->requests_max) err = FL_FAIL(FL_ERR_AGAIN, "the queue is full: %d requests", n);
+    else if (queued_tokens > 0 && queued_tokens + r->n_prompt > e->queue_tokens_max)
+        err = FL_FAIL(FL_ERR_AGAIN, "the queue is full: %lld prompt tokens and %d more, of %lld",
+                      (long long)queued_tokens, r->n_prompt, (long long)e->queue_tokens_max);
     else {
         *end = session->current = r;
         pthread_cond_signal(&e->work);
@@ -334,6 +344,7 @@ void fl_request_finish(fl_request *r, fl_finish finish, fl_err err) {
     }
     r->phase = FL_PHASE_DONE;
     s->current = NULL;
+    r->engine->n_freed++;
     fl_request_tell(r);
     pthread_mutex_unlock(&r->engine->lock);
 }

@@ -38,6 +38,7 @@ fl_err fl_session_close(fl_session *s) {
     while (*link != s) link = &(*link)->next;
     *link = s->next;
     fl_session_forget(s);
+    engine->n_freed++;
     pthread_mutex_unlock(&engine->lock);
     free(s->tokens);
     free(s->pages);
@@ -61,6 +62,7 @@ void fl_engine_forget(fl_engine *e) {
     for (fl_session *s = e->sessions; s; s = s->next)
         if (!s->current) fl_session_forget(s);
     fl_prefix_evict(e->prefix, fl_kv_pool_pages(e->pool));
+    e->n_freed++;
     fl_graphs_forget(e->graphs);
     pthread_mutex_unlock(&e->lock);
 }
@@ -118,8 +120,18 @@ static bool may_lose_pages(const fl_session *s, const fl_session *needy) {
     return s != needy && s->n_pages > 0 && (!s->current || s->current->phase == FL_PHASE_QUEUED);
 }
 
-/* Frees pages of the cache first, then of sessions, the longest idle first. */
+/* Whether it could come to so many free pages; counts a page twice that two sessions share, or session and cache. */
+static bool may_have_room(const fl_engine *e, const fl_session *needy, int32_t n_pages) {
+    int64_t most = (int64_t)fl_kv_pool_free_pages(e->pool) + fl_prefix_evictable(e->prefix);
+    for (const fl_session *s = e->sessions; s; s = s->next)
+        if (may_lose_pages(s, needy)) most += s->n_pages;
+    return most >= n_pages;
+}
+
+/* Frees pages of the cache first, then of sessions, the longest idle first; none for a request that has to wait in any
+ * case. */
 static void make_room(fl_engine *e, const fl_session *needy, int32_t n_pages) {
+    if (!may_have_room(e, needy, n_pages)) return;
     fl_prefix_evict(e->prefix, n_pages);
     while (fl_kv_pool_free_pages(e->pool) < n_pages) {
         fl_session *idle = NULL;
@@ -148,7 +160,7 @@ fl_err fl_session_prepare(fl_session *s, fl_request *r) {
 
 void fl_session_share(fl_session *s, int32_t document_end) {
     int32_t ready = (s->n_tokens < document_end ? s->n_tokens : document_end) / FL_KV_PAGE_TOKENS;
-    for (; s->sharing && s->n_shared < ready; s->n_shared++)
+    for (; s->sharing && s->n_shared < ready; s->n_shared++, s->engine->n_shared++)
         fl_prefix_add(s->engine->prefix, &s->key, s->tokens + (int64_t)s->n_shared * FL_KV_PAGE_TOKENS,
                       s->n_shared, s->pages[s->n_shared]);
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "engine/schedule.h"
 
 enum { ROTATED_ROWS = 256 }; /* of a task */
 
@@ -16,7 +16,9 @@ typedef struct building {
     int32_t n_scored, scored_index; /* scored rows of this step, which of the request's the first is */
     bool prompt_ends;
     double start_s;
-    double cost; /* predicted FLOPs of the prefill rows */
+    bool others;       /* more prompts could have had the step */
+    double cost;       /* predicted FLOPs of the prefill rows, */
+    double cost_after; /* and of what is left of the prompt behind them */
 } building;
 
 int32_t fl_step_rows_max(const fl_engine *e) {
@@ -51,12 +53,19 @@ static void add_rows(building *b, const fl_session *s, const int32_t *ids, int32
     b->rows += n;
 }
 
+/* All answers, or as many as there are rows for, in turns. */
 static void choose(building *b, fl_request **run, int32_t n) {
+    int32_t n_prefill = 0, first = b->e->next_turn < n ? b->e->next_turn : 0;
     for (int32_t i = 0; i < n; i++) {
-        if (run[i]->phase == FL_PHASE_DECODE && b->n_decode < FL_DECODE_ROWS_MAX)
-            b->decode[b->n_decode++] = run[i];
-        if (run[i]->phase == FL_PHASE_PREFILL && !b->prefill) b->prefill = run[i];
+        fl_request *r = run[(first + i) % n];
+        n_prefill += r->phase == FL_PHASE_PREFILL;
+        if (r->phase != FL_PHASE_DECODE || b->n_decode == FL_DECODE_ROWS_MAX) continue;
+        b->decode[b->n_decode++] = r;
+        b->e->next_turn = (first + i + 1) % n;
     }
+    if (b->n_decode < FL_DECODE_ROWS_MAX) b->e->next_turn = 0;
+    b->prefill = fl_schedule_pick(b->e, run, n);
+    b->others = n_prefill > 1;
 }
 
 /* Row p is scored if it predicts one of the last n_scored prompt tokens. Cuts the piece so that no more of its rows are
@@ -90,10 +99,10 @@ static void ask_scores(building *b, int32_t pos) {
 static void build_prefill(building *b) {
     fl_request *r = b->prefill;
     fl_session *s = r->session;
-    int32_t pos = s->n_tokens, document = r->document_end > pos ? r->document_end - pos : 0;
-    b->document_rows = document < b->e->span_tokens ? document : b->e->span_tokens;
-    int32_t tail = r->n_prompt - pos - b->document_rows, room = FL_TAIL_ROWS_MAX - b->n_decode;
-    if (b->document_rows == document) b->tail_rows = tail < room ? tail : room;
+    int32_t pos = s->n_tokens;
+    const fl_schedule_piece piece = fl_schedule_cut(b->e, r, b->n_decode, b->others);
+    b->document_rows = piece.document_rows;
+    b->tail_rows = piece.tail_rows;
     cut_scored(b, pos);
     ask_scores(b, pos);
     if (b->document_rows > 0) add_rows(b, s, r->prompt + pos, pos, b->document_rows);
@@ -107,6 +116,7 @@ static void build_prefill(building *b) {
                               .tail_pos = pos + b->document_rows};
     fl_dry_cost cost;
     if (fl_dry_run_step(b->e->dry, &rows, &cost) == FL_ERR_OK) b->cost = cost.ops.total.flops;
+    b->cost_after = fl_schedule_left(b->e, r, pos + b->document_rows + b->tail_rows);
 }
 
 static void build_decode(building *b) {
@@ -125,8 +135,8 @@ static bool on_layer(void *context, int32_t layers_done) {
     pthread_mutex_lock(&b->e->lock);
     b->e->load.n_layers++;
     if (r) {
-        double done = r->cost_done + b->cost * layers_done / b->e->config->layers;
-        r->done_fraction = r->cost_total > 0 && done < r->cost_total ? done / r->cost_total : 1;
+        double left = r->cost_left + (b->cost_after - r->cost_left) * layers_done / b->e->config->layers;
+        r->done_fraction = r->cost_total > 0 ? 1 - left / r->cost_total : 1;
         r->progressed = true;
         fl_request_tell(r);
         goes_on = b->n_decode > 0 || !atomic_load(&r->cancel);
@@ -168,9 +178,10 @@ static void after_prefill(building *b) {
     fl_request_add_mark(r, "prefill", b->start_s, n);
     pthread_mutex_lock(&b->e->lock);
     fl_session_share(s, r->document_end);
-    r->cost_done += b->cost;
-    r->prefill_s += fl_now_s() - b->start_s;
-    if (b->prompt_ends) fl_load_add_prompt(b->e, r);
+    if (b->prompt_ends) {
+        b->e->load.prompt_tokens += r->n_prompt;
+        b->e->load.cached_tokens += r->cached_tokens;
+    }
     r->done_tokens = s->n_tokens;
     r->done_fraction = b->prompt_ends ? 1 : r->done_fraction;
     pthread_mutex_unlock(&b->e->lock);
@@ -180,6 +191,21 @@ static void after_prefill(building *b) {
         draw_token(b, r, b->n_scored);
         fl_request_add_mark(r, "first_token", fl_now_s(), 1);
     }
+}
+
+/* What the step took, for predictions of the next ones; not when it waited for on_logits. */
+static void learn(building *b) {
+    fl_dry_cost beside = {0};
+    int32_t deepest = 0;
+    for (int32_t i = 0; i < b->n_decode; i++)
+        if (b->decode[i]->session->n_tokens > deepest) deepest = b->decode[i]->session->n_tokens;
+    const fl_dry_rows rows = {.tail_rows = b->n_decode, .tail_pos = deepest, .n_logits = b->n_decode};
+    if (b->n_decode > 0 && fl_dry_run_step(b->e->dry, &rows, &beside) != FL_ERR_OK) return;
+    const fl_schedule_ran ran = {.flops = b->cost,
+                                 .flops_beside = beside.ops.total.flops,
+                                 .flops_left = b->cost_after,
+                                 .seconds = fl_now_s() - b->start_s};
+    fl_schedule_learn(b->e, b->prefill, &ran);
 }
 
 static void after_decode(building *b) {
@@ -247,30 +273,37 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     pthread_mutex_lock(&e->lock);
     e->load.n_steps++;
     pthread_mutex_unlock(&e->lock);
+    if (b.prefill) learn(&b);
     if (b.prefill) after_prefill(&b);
     after_decode(&b);
+}
+
+/* The first guess of what a FLOP takes: the last step of all is one that made nothing any more. */
+static void warm_rate(const building *b, int32_t document_rows) {
+    fl_dry_cost cost;
+    const fl_dry_rows rows = {.document_rows = document_rows};
+    double seconds = fl_now_s() - b->start_s;
+    b->e->rate = (fl_step_rate){0};
+    if (fl_dry_run_step(b->e->dry, &rows, &cost) == FL_ERR_OK)
+        fl_step_rate_learn(&b->e->rate, cost.ops.total.flops, seconds);
 }
 
 /* Row counts on both sides of every choice an op makes by size, document and tail rows alike; blocks come in whole
  * tiles. */
 fl_err fl_step_warm(fl_engine *e) {
-    static const int32_t sizes[][2] = {{0, 1}, {1, 0}, {0, 20}, {20, 0}, {256, 0}};
+    static const int32_t sizes[][2] = {{0, 1}, {1, 0}, {0, 20}, {20, 0}, {256, 0}, {256, 0}};
     const fl_session session = {.pages = e->found_pages};
     for (int32_t i = 0; i < 4; i++) e->found_pages[i] = i < e->kv_pages ? i : 0;
     memset(e->ids, 0, (size_t)fl_step_rows_max(e) * sizeof(int32_t));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         building b = {.e = e, .document_rows = sizes[i][0], .start_s = fl_now_s()};
-        const fl_dry_rows dry = {.document_rows = sizes[i][0], .tail_rows = sizes[i][1], .n_logits = 1};
-        fl_dry_cost cost;
         int32_t rows = sizes[i][0] + sizes[i][1];
         bool whole = sizes[i][0] % FL_ATTN_LIST_ROWS == 0 || !e->attending.attend.blocks;
         if (rows > e->ctx_tokens || !whole) continue;
         add_rows(&b, &session, e->ids, 0, rows);
         e->logit_rows[b.n_logits++] = 0;
-        FL_TRY(fl_dry_run_step(e->dry, &dry, &cost));
         FL_TRY(forward(&b));
-        e->load.warm_flops_per_s =
-            cost.ops.total.flops / (fl_now_s() - b.start_s); /* the largest comes last */
+        warm_rate(&b, sizes[i][0]);
     }
     return FL_ERR_OK;
 }

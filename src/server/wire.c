@@ -72,11 +72,15 @@ static const field settings_fields[] = {
     I64(fl_settings, ctx_tokens, INT64_MIN, INT64_MAX),
     I64(fl_settings, kv_tokens, INT64_MIN, INT64_MAX),
     I32(fl_settings, span_tokens, INT32_MIN, INT32_MAX),
+    TEXT(fl_settings, scheduling_policy),
+    F64(fl_settings, max_decode_stall_s),
+    F64(fl_settings, max_step_s),
     I32(fl_settings, requests_max, INT32_MIN, INT32_MAX),
+    I64(fl_settings, queue_tokens_max, INT64_MIN, INT64_MAX),
     BOOL(fl_settings, check_lock),
     {0}, /* progress stays here */
 };
-_Static_assert(sizeof(fl_settings) == 168, "a new member of fl_settings needs a line in settings_fields");
+_Static_assert(sizeof(fl_settings) == 208, "a new member of fl_settings needs a line in settings_fields");
 
 static const field params_fields[] = {
     MANY(fl_request_params, tokens, K_ITEMS, n_tokens, sizeof(int32_t), FL_WIRE_TOKENS_MAX),
@@ -97,10 +101,12 @@ static const field params_fields[] = {
          FL_LOGIT_BIASES_MAX),
     I64(fl_request_params, min_tokens, INT64_MIN, INT64_MAX),
     TEXT(fl_request_params, json_schema),
+    I32(fl_request_params, priority, INT32_MIN, INT32_MAX),
+    F64(fl_request_params, deadline_s),
     BOOL(fl_request_params, ignore_eos),
     {0}, /* score_tokens, on_logits and context stay here */
 };
-_Static_assert(sizeof(fl_request_params) == 184,
+_Static_assert(sizeof(fl_request_params) == 200,
                "a new member of fl_request_params needs a line in params_fields");
 
 static const field event_fields[] = {
@@ -166,10 +172,16 @@ static const field load_fields[] = {
     COUNT(fl_engine_load, answer_tokens),
     MANY(fl_engine_load, cost_tokens, K_ARRAY, n_costs, sizeof(int64_t), FL_COST_POINTS_MAX),
     SAME(fl_engine_load, cost_s, K_ARRAY, n_costs, sizeof(double), FL_COST_POINTS_MAX),
+    COUNT(fl_engine_load, queue_tokens),
+    COUNT(fl_engine_load, queue_tokens_max),
+    BOOL(fl_engine_load, fcfs),
+    MANY(fl_engine_load, bin_end_s, K_ARRAY, n_bins, sizeof(double), FL_BINS_MAX),
+    SAME(fl_engine_load, bin_weight, K_ARRAY, n_bins, sizeof(double), FL_BINS_MAX),
+    SAME(fl_engine_load, bin_queued_s, K_ARRAY, n_bins, sizeof(double), FL_BINS_MAX),
     BOOL(fl_engine_load, lost),
     {0},
 };
-_Static_assert(sizeof(fl_engine_load) == 336, "a new member of fl_engine_load needs a line in load_fields");
+_Static_assert(sizeof(fl_engine_load) == 552, "a new member of fl_engine_load needs a line in load_fields");
 
 static const field version_fields[] = {I32(fl_wire_hello, version, INT32_MIN, INT32_MAX), {0}};
 static const field failed_fields[] = {

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -19,6 +20,15 @@ fl_request *submit(fl_session *s, const int32_t *ids, int64_t n, int64_t documen
     p.ignore_eos = true;
     if (fl_submit(s, &p, &r) != FL_ERR_OK) fail_msg("submit: %s", fl_err_detail());
     return r;
+}
+
+static int64_t most_rows(const fl_request *r) {
+    static fl_mark marks[1024];
+    int32_t n = fl_request_timeline(r, marks, 1024);
+    int64_t most = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (strcmp(marks[i].name, "prefill") == 0 && marks[i].tokens > most) most = marks[i].tokens;
+    return most;
 }
 
 answer finish(fl_request *r) {
@@ -37,6 +47,9 @@ answer finish(fl_request *r) {
     a.finish = e.finish;
     a.err = e.err;
     a.cached = e.cached_tokens;
+    a.ttft_s = e.ttft_s;
+    a.most_rows = most_rows(r);
+    if (e.err_detail) snprintf(a.detail, sizeof a.detail, "%s", e.err_detail);
     fl_request_close(r);
     return a;
 }

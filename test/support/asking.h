@@ -15,6 +15,9 @@ typedef struct answer {
     fl_finish finish;
     fl_err err;
     int64_t cached;
+    double ttft_s;
+    int64_t most_rows; /* of the prompt in one step */
+    char detail[256];  /* of err */
 } answer;
 
 /* A greedy answer of ANSWER tokens; `document` as fl_request_params.document_tokens. */
