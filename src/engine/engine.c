@@ -92,6 +92,11 @@ static fl_err open_text(fl_engine *e, const char *dir) {
                        "tokenizer.json: expected ids below config.json's vocab_size %d, found %d", n_vocab,
                        n_tokens - 1);
     e->n_known = n_tokens;
+    const fl_schema_vocabulary vocabulary = {.tokenizer = e->tokenizer,
+                                             .n_vocab = n_vocab,
+                                             .ends = e->config->eos_ids,
+                                             .n_ends = e->config->n_eos_ids};
+    FL_TRY(fl_schema_masks_open(&vocabulary, &e->masks));
     fl_err err = fl_chat_open(dir, &e->chat);
     if (err == FL_ERR_UNSUPPORTED) { /* usable with plain prompts; said when a chat is asked for */
         snprintf(e->no_chat, sizeof e->no_chat, "%s", fl_err_detail());
@@ -255,6 +260,7 @@ void fl_engine_close(fl_engine *e) {
     fl_attend_config_close(&e->attending);
     fl_backend_close(e->be);
     fl_chat_close(e->chat);
+    fl_schema_masks_close(e->masks);
     fl_tokenizer_close(e->tokenizer);
     fl_checkpoint_close(e->checkpoint);
     free(e->kv);

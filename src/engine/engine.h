@@ -16,6 +16,7 @@
 #include "plan/memory_plan.h"
 #include "sched/step_rate.h"
 #include "text/chat.h"
+#include "text/schema_mask.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
 
@@ -42,6 +43,7 @@ struct fl_request {
     void *on_logits_context;
     fl_sampling sampling;
     fl_stop stop;
+    fl_schema *schema; /* what the answer must be; NULL: anything */
     int32_t min_tokens;
     int32_t ends[FL_EOS_IDS_MAX + FL_STOP_TOKENS_MAX]; /* ids that end the answer */
     int32_t n_ends;
@@ -56,8 +58,9 @@ struct fl_request {
     uint8_t *seen;   /* [n_vocab], NULL without a repetition penalty */
     int32_t *counts; /* [n_vocab] of the answer, NULL without presence and frequency penalty */
     int32_t last_token;
-    double cost_total;    /* predicted FLOPs of the prefill, as it was admitted */
-    double blocked_s;     /* since when it waits for pages that others hold; 0 = it does not */
+    fl_schema_state *schema_state; /* of the answer so far; NULL without a schema */
+    double cost_total;             /* predicted FLOPs of the prefill, as it was admitted */
+    double blocked_s;              /* since when it waits for pages that others hold; 0 = it does not */
     int64_t n_freed_seen; /* fl_engine.n_freed when it was last tried, so that it is not tried in vain */
     int64_t n_shared_seen;
     int64_t held_begin; /* start of the text no stop string has cleared yet */
@@ -115,6 +118,7 @@ struct fl_engine {
     fl_synthetic synthetic;
     const fl_config *config;
     fl_tokenizer *tokenizer; /* NULL: a synthetic model */
+    fl_schema_masks *masks;  /* the worker's; NULL: a synthetic model */
     fl_chat *chat;           /* NULL: the checkpoint has no template */
     char no_chat[256];
     fl_backend *be;
@@ -216,5 +220,13 @@ void fl_request_finish(fl_request *request, fl_finish finish, fl_err err);
 void fl_request_add_mark(fl_request *request, const char *name, double start_s, int64_t tokens);
 /* Appends a sampled token; true if it ended the answer. */
 bool fl_request_take_token(fl_request *request, const fl_sample *sample);
+
+/* constrain.c: the schema of a request's answer, if it has one. */
+fl_err fl_request_constrain(fl_request *request, const fl_request_params *params);
+void fl_request_free_schema(fl_request *request);
+/* Worker only. The tokens that may come next as fl_sample_args.allowed; NULL: any. */
+const uint64_t *fl_request_allowed(const fl_request *request);
+/* The token has come; true if the answer is whole. */
+bool fl_request_advance(fl_request *request, int32_t token);
 
 #endif

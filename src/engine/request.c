@@ -42,8 +42,6 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
     FL_TRY(fl_sampling_validate_tokens(p, e->config->vocab_size));
     if (!(p->deadline_s >= 0)) /* not a number either */
         return FL_FAIL(FL_ERR_INVALID, "deadline_s: expected 0 or more, found %g", p->deadline_s);
-    if (p->json_schema)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "json_schema: this build does not constrain answers");
     int64_t longest = p->n_tokens + p->max_tokens;
     int32_t pages = fl_pages_of(longest < e->ctx_tokens ? longest : e->ctx_tokens);
     if (pages > e->kv_pages)
@@ -55,6 +53,7 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
 
 void fl_request_free(fl_request *r) {
     fl_stop_free(&r->stop);
+    fl_request_free_schema(r);
     free(r->prompt);
     free(r->seen);
     free(r->counts);
@@ -102,6 +101,7 @@ static fl_err allocate(fl_request *r, const fl_request_params *p) {
     memcpy(r->prompt, p->tokens, (size_t)r->n_prompt * sizeof(int32_t));
     for (int32_t i = 0; penalty && i < r->n_prompt; i++) r->seen[r->prompt[i]] = 1;
     FL_TRY(copy_biases(r, p));
+    FL_TRY(fl_request_constrain(r, p));
     return fl_stop_init(&r->stop, p->stops, p->n_stops);
 }
 
@@ -385,6 +385,7 @@ static bool add_text(fl_request *r, int32_t token) {
 bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
     fl_engine *e = r->engine;
     bool end = is_end_token(r, sample->token), stopped = false, full = false, memory = true;
+    bool whole = !end && fl_request_advance(r, sample->token);
     double now_s = fl_now_s() - r->submit_s;
     pthread_mutex_lock(&e->lock);
     if (r->ttft_s == 0) r->ttft_s = now_s;
@@ -395,6 +396,7 @@ bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
     memory = reserve_text(r);
     if (!end && memory) {
         stopped = add_text(r, sample->token);
+        if (whole && !stopped) r->text_final = r->text_bytes;
         for (int32_t i = 0; i < r->n_top; i++) r->tops[(int64_t)r->n_records * r->n_top + i] = sample->top[i];
         r->records[r->n_records++] =
             (fl_record){.token = sample->token, .logprob = sample->logprob, .text_end = r->text_final};
@@ -408,7 +410,7 @@ bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
     if (!memory)
         fl_request_finish(r, FL_FINISH_ERROR,
                           FL_FAIL(FL_ERR_NOMEM, "answer text of %lld bytes", (long long)r->text_bytes));
-    else if (end || stopped) fl_request_finish(r, FL_FINISH_STOP, FL_ERR_OK);
+    else if (end || stopped || whole) fl_request_finish(r, FL_FINISH_STOP, FL_ERR_OK);
     else if (full) fl_request_finish(r, FL_FINISH_LENGTH, FL_ERR_OK);
     return r->phase == FL_PHASE_DONE;
 }

@@ -160,6 +160,7 @@ static void draw_token(building *b, fl_request *r, int32_t logits_row) {
                                  .biases = r->biases,
                                  .n_biases = r->n_biases,
                                  .banned = r->ends,
+                                 .allowed = fl_request_allowed(r),
                                  .n_banned = r->n_records < r->min_tokens ? r->n_ends : 0,
                                  .sampling = &r->sampling,
                                  .index = (uint64_t)r->n_records,

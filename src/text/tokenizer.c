@@ -145,3 +145,8 @@ bool fl_tokenizer_is_control(const fl_tokenizer *t, int32_t id) {
     const fl_token *token = token_of(t, id);
     return token && (token->flags & FL_TOKEN_CONTROL);
 }
+
+bool fl_tokenizer_is_added(const fl_tokenizer *t, int32_t id) {
+    const fl_token *token = token_of(t, id);
+    return token && (token->flags & FL_TOKEN_ADDED);
+}

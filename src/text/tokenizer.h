@@ -59,6 +59,9 @@ int64_t fl_tokenizer_count_before(const fl_tokenizer *t, const int32_t *ids, int
 /* Whether the id is an added token that tokenizer.json marks `special`: not part of the text a reader sees. */
 bool fl_tokenizer_is_control(const fl_tokenizer *t, int32_t id);
 
+/* Whether it is any added token: one that text is not merged to. */
+bool fl_tokenizer_is_added(const fl_tokenizer *t, int32_t id);
+
 /* Ids back to text that grows token by token. Emits whole code points only, so it holds back at most 3 bytes. What
  * cannot become valid UTF-8 is replaced by U+FFFD, one for each maximal broken part, as the Unicode standard and
  * Hugging Face's decoder do: the pieces put together do not depend on where the tokens end. Plain data. */

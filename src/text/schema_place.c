@@ -1,0 +1,129 @@
+/* Places in a schema: JSON pointers (RFC 6901) to things and from references. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/schema_build.h"
+
+enum { DEPTH_MAX = 512, POINTER_BYTES = 256, TOKEN_BYTES = 1024 };
+
+/* One open container of the walk. */
+typedef struct place {
+    const json_t *value;
+    void *iterator; /* objects */
+    size_t index;   /* arrays: of the next */
+} place;
+
+static void append(char *out, size_t *n, const char *text) {
+    for (; *text && *n < POINTER_BYTES - 3; text++) {
+        bool escaped = *text == '~' || *text == '/';
+        out[(*n)++] = escaped ? '~' : *text;
+        if (escaped) out[(*n)++] = *text == '~' ? '0' : '1';
+    }
+    out[*n] = '\0';
+}
+
+static void write_pointer(const place *stack, int depth, char *out) {
+    char number[24];
+    size_t n = 1;
+    out[0] = '#';
+    out[1] = '\0';
+    for (int i = 0; i < depth; i++) {
+        const place *p = &stack[i];
+        if (n < POINTER_BYTES - 3) out[n++] = '/';
+        snprintf(number, sizeof number, "%zu", p->index - 1);
+        append(out, &n, json_is_object(p->value) ? json_object_iter_key(p->iterator) : number);
+    }
+}
+
+/* The next child of a container, NULL behind the last. */
+static const json_t *next_child(place *p) {
+    json_t *value = (json_t *)(uintptr_t)p->value; /* jansson's iterators take no const */
+    if (json_is_array(value)) return json_array_get(value, p->index++);
+    p->iterator = p->iterator ? json_object_iter_next(value, p->iterator) : json_object_iter(value);
+    return p->iterator ? json_object_iter_value(p->iterator) : NULL;
+}
+
+/* Depth first, until `target` is met. */
+static void find(const json_t *root, const json_t *target, char *out) {
+    place *stack = calloc(DEPTH_MAX, sizeof *stack);
+    int depth = 0;
+    snprintf(out, POINTER_BYTES, "#");
+    if (!stack || root == target) {
+        free(stack);
+        return;
+    }
+    stack[depth++] = (place){.value = root};
+    while (depth > 0) {
+        const json_t *child = next_child(&stack[depth - 1]);
+        if (!child) {
+            depth--;
+        } else if (child == target) {
+            write_pointer(stack, depth, out);
+            break;
+        } else if ((json_is_object(child) || json_is_array(child)) && depth < DEPTH_MAX) {
+            stack[depth++] = (place){.value = child};
+        }
+    }
+    free(stack);
+}
+
+fl_err fl_schema_fail(fl_schema_build *b, fl_err code, const json_t *at, const char *keyword,
+                      const char *format, ...) {
+    char pointer[POINTER_BYTES], why[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    find(b->root, at, pointer);
+    return fl_err_set(code, __FILE__, __LINE__, "json_schema: %s%s%.64s: %s", pointer, keyword ? "/" : "",
+                      keyword ? keyword : "", why);
+}
+
+static int hex(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* One token of the pointer at *text, unescaped into out; false: it is too long. */
+static bool read_token(const char **text, char *out) {
+    size_t n = 0;
+    const char *p = *text;
+    while (*p && *p != '/') {
+        char c = *p++;
+        if (c == '%' && hex(p[0]) >= 0 && hex(p[1]) >= 0) {
+            c = (char)(hex(p[0]) << 4 | hex(p[1]));
+            p += 2;
+        }
+        if (c == '~' && (*p == '0' || *p == '1')) c = *p++ == '0' ? '~' : '/';
+        if (n == TOKEN_BYTES - 1) return false;
+        out[n++] = c;
+    }
+    out[n] = '\0';
+    *text = p;
+    return true;
+}
+
+fl_err fl_schema_resolve(fl_schema_build *b, const json_t *schema, const char *reference,
+                         const json_t **out) {
+    char token[TOKEN_BYTES];
+    const json_t *at = b->root;
+    const char *text = reference + 1;
+    if (reference[0] != '#' || (*text && *text != '/'))
+        return FL_SCHEMA_FAIL(b, FL_ERR_UNSUPPORTED, schema, "$ref",
+                              "only \"#\" and \"#/...\", found \"%.64s\"", reference);
+    while (*text && at) {
+        text++;
+        if (!read_token(&text, token)) at = NULL;
+        else if (json_is_object(at)) at = json_object_get(at, token);
+        else if (json_is_array(at) && token[0] >= '0' && token[0] <= '9')
+            at = json_array_get(at, (size_t)strtoul(token, NULL, 10));
+        else at = NULL;
+    }
+    if (!json_is_object(at) && !json_is_boolean(at))
+        return FL_SCHEMA_FAIL(b, FL_ERR_INVALID, schema, "$ref", "no schema at \"%.64s\"", reference);
+    *out = at;
+    return FL_ERR_OK;
+}
