@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -108,4 +109,8 @@ void link_wait_pages(fl_worker_link *link) {
             return;
     }
     fail_msg("%d of %d pages free, %d cached", s.load.kv_pages_free, s.load.kv_pages, s.load.kv_pages_cached);
+}
+
+void link_no_child(void) {
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }

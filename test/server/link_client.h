@@ -41,4 +41,7 @@ fl_link_status link_wait_restarts(fl_worker_link *link, int32_t n);
 /* Waits until all pages are free or only cached. */
 void link_wait_pages(fl_worker_link *link);
 
+/* No child process is left, not even a dead one. */
+void link_no_child(void);
+
 #endif

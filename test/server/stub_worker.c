@@ -8,8 +8,8 @@
  *   --ctx N        context, tokens (default 131072); longer prompts are refused
  *   --cost S       predicted prefill seconds of 1,024 tokens (default 0.01)
  *   --fail-load N  loading fails with the error code -N
- *   --crash N, --exit N, --garble N, --quiet N, --stray N   after N tokens in all: abort, exit with code 69, write what
- *                  is no message, say nothing more, send an event of no request */
+ *   --crash N, --exit N, --garble N, --quiet N, --stray N, --stuck N   after N tokens in all: abort, exit with code 69,
+ *                  write what is no message, say nothing more, send an event of no request, make no more tokens */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static const double PROGRESS_S = 0.1, LOAD_S = 0.25;
 
 typedef struct options {
     double rate, ttft_s, load_s, cost_s;
-    long ctx, fail_load, crash, exit, garble, quiet, stray; /* 0 = no */
+    long ctx, fail_load, crash, exit, garble, quiet, stray, stuck; /* 0 = no */
 } options;
 
 typedef struct stream {
@@ -130,6 +130,7 @@ static void make_token(stream *s, double now_s) {
 
 static void tick(void) {
     double now_s = fl_now_s();
+    if (o.stuck > 0 && n_tokens >= o.stuck) return;
     for (int32_t i = n_streams - 1; i >= 0; i--) {
         stream *s = &streams[i];
         bool reading = now_s < s->submit_s + o.ttft_s;
@@ -219,7 +220,7 @@ static void set(const char *name, const char *value) {
     } all[] = {{"--rate", &o.rate, NULL},   {"--ttft", &o.ttft_s, NULL}, {"--load", &o.load_s, NULL},
                {"--cost", &o.cost_s, NULL}, {"--ctx", NULL, &o.ctx},     {"--fail-load", NULL, &o.fail_load},
                {"--crash", NULL, &o.crash}, {"--exit", NULL, &o.exit},   {"--garble", NULL, &o.garble},
-               {"--quiet", NULL, &o.quiet}, {"--stray", NULL, &o.stray}};
+               {"--quiet", NULL, &o.quiet}, {"--stray", NULL, &o.stray}, {"--stuck", NULL, &o.stuck}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(all[i].name, name) != 0) continue;
         if (all[i].real) *all[i].real = strtod(value, NULL);

@@ -1,5 +1,5 @@
-/* The link to the worker: real workers with the bundled model whose answers are those of an engine in this process bit for
- * bit, workers that are killed at bad moments, and stub workers that break in every way that the link must survive. */
+/* The link to real workers with the bundled model: their answers are those of an engine in this process bit for bit;
+ * workers that are killed in the middle of prompt and answer, steps with NaNs, a device that is lost. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -8,16 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 
-#include "base/clock.h"
+#include "server/faulty_worker.h"
 #include "server/link_client.h"
 #include "support/asking.h"
 #include "support/golden.h"
 
-enum { CTX = 4096, MANY = 64, SHORT = 40 };
+enum { CTX = 4096, MANY = 64, KINDS = 4, SHORT = 40 };
 
 static void real_settings(fl_settings *s) {
     fl_settings_default(s);
@@ -29,8 +28,8 @@ static void real_settings(fl_settings *s) {
     s->requests_max = 128;
 }
 
-static fl_worker_link *open_real(void) {
-    const char *const command[] = {FL_CLI, FL_WORKER_ARGUMENT, NULL};
+static fl_worker_link *open_link(const char *program) {
+    const char *const command[] = {program, FL_WORKER_ARGUMENT, NULL};
     fl_link_options o;
     fl_worker_link *link = NULL;
     fl_link_options_default(&o);
@@ -39,27 +38,6 @@ static fl_worker_link *open_real(void) {
     if (fl_worker_link_open(&o, &link) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
     return link;
 }
-
-/* A stub with one option and its value. */
-static fl_worker_link *open_stub(const char *option, const char *value) {
-    const char *const command[] = {FL_STUB_WORKER, "--rate", "500", "--ttft", "0.01", option, value, NULL};
-    fl_link_options o;
-    fl_worker_link *link = NULL;
-    fl_link_options_default(&o);
-    o.command = command;
-    o.backoff_max_s = 0.05;
-    o.silence_max_s = 1;
-    o.queue_bytes_max = 1 << 20;
-    o.requests_max = MANY;
-    if (fl_worker_link_open(&o, &link) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
-    return link;
-}
-
-static void no_child_is_left(void) {
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-}
-
-/* ---- real workers ---- */
 
 /* What an engine in this process says. */
 static void answers_alone(const int32_t *ids, const int64_t *lengths, int32_t n, answer *out) {
@@ -90,7 +68,7 @@ static void a_stream_is_the_engines_own_answer(void **state) {
     golden_read("doc2k", &g);
     const int64_t n = g.n;
     answers_alone(g.ids, &n, 1, &alone);
-    fl_worker_link *link = open_real();
+    fl_worker_link *link = open_link(FL_CLI);
     fl_link_status s = link_wait(link, FL_LINK_READY);
     assert_int_equal(s.info.ctx_tokens, CTX);
     assert_string_equal(s.info.model_type, "deepseek_v3");
@@ -107,7 +85,7 @@ static void a_stream_is_the_engines_own_answer(void **state) {
     assert_int_equal(s.answer_tokens, ANSWER);
     assert_int_equal(s.n_requests, 0);
     fl_worker_link_close(link);
-    no_child_is_left();
+    link_no_child();
     got_free(&one);
     golden_free(&g);
 }
@@ -116,22 +94,21 @@ static void many_at_once_and_refused_ones_beside_them(void **state) {
     (void)state;
     golden g;
     static got all[MANY + 1];
-    int64_t lengths[MANY];
-    static answer alone[MANY];
+    const int64_t lengths[KINDS] = {SHORT, 2 * SHORT, 3 * SHORT, 4 * SHORT};
+    answer alone[KINDS];
     golden_read("doc2k", &g);
-    for (int32_t i = 0; i < MANY; i++) lengths[i] = SHORT + i;
-    answers_alone(g.ids, lengths, MANY, alone);
-    fl_worker_link *link = open_real();
+    answers_alone(g.ids, lengths, KINDS, alone);
+    fl_worker_link *link = open_link(FL_CLI);
     link_wait(link, FL_LINK_READY);
     for (int32_t i = 0; i <= MANY; i++) got_init(&all[i]);
-    for (int32_t i = 0; i < MANY; i++) link_submit(link, g.ids, lengths[i], ANSWER, &all[i]);
+    for (int32_t i = 0; i < MANY; i++) link_submit(link, g.ids, lengths[i % KINDS], ANSWER, &all[i]);
     int32_t *bad = malloc(sizeof(int32_t) * SHORT);
     assert_non_null(bad);
     for (int32_t i = 0; i < SHORT; i++)
         bad[i] = 1 << 30; /* no such token: the engine refuses this one alone */
     link_submit(link, bad, SHORT, ANSWER, &all[MANY]);
     for (int32_t i = 0; i <= MANY; i++) got_wait_done(&all[i]);
-    for (int32_t i = 0; i < MANY; i++) assert_answer(&all[i], &alone[i]);
+    for (int32_t i = 0; i < MANY; i++) assert_answer(&all[i], &alone[i % KINDS]);
     assert_int_equal(all[MANY].last.err, FL_ERR_INVALID);
     assert_non_null(strstr(all[MANY].detail, "tokens[0]"));
     link_wait_pages(link);
@@ -146,7 +123,7 @@ static void a_cancelled_request_gives_its_pages_back(void **state) {
     golden g;
     got one;
     golden_read("doc2k", &g);
-    fl_worker_link *link = open_real();
+    fl_worker_link *link = open_link(FL_CLI);
     link_wait(link, FL_LINK_READY);
     got_init(&one);
     link_submit(link, g.ids, g.n, 1000, &one);
@@ -167,7 +144,7 @@ static void a_killed_worker_ends_its_requests_and_comes_back(void **state) {
     golden g;
     got first, second, third;
     golden_read("doc2k", &g);
-    fl_worker_link *link = open_real();
+    fl_worker_link *link = open_link(FL_CLI);
     fl_link_status s = link_wait(link, FL_LINK_READY);
     got_init(&first);
     got_init(&second);
@@ -194,7 +171,7 @@ static void a_killed_worker_ends_its_requests_and_comes_back(void **state) {
     assert_int_equal(third.n_tokens, ANSWER);
     link_wait_pages(link);
     fl_worker_link_close(link);
-    no_child_is_left();
+    link_no_child();
     got_free(&first);
     got_free(&second);
     got_free(&third);
@@ -227,151 +204,51 @@ static void a_checkpoint_that_is_not_there_is_not_tried_again(void **state) {
     fl_worker_link_close(link);
 }
 
-/* ---- stubs that break ---- */
+/* A prompt of the text with a token that makes faulty_worker fail at its end. */
+static void submit_fault(fl_worker_link *link, const golden *g, int32_t token, got *to) {
+    int32_t ids[SHORT];
+    memcpy(ids, g->ids, sizeof ids);
+    ids[SHORT - 1] = token;
+    link_submit(link, ids, SHORT, ANSWER, to);
+}
 
-static const int32_t prompt[SHORT];
-
-/* Both requests end with these words, then the link is ready again. */
-static void breaks_and_comes_back(const char *option, const char *n, fl_err err, const char *words) {
-    got one, two;
-    fl_worker_link *link = open_stub(option, n);
-    link_wait(link, FL_LINK_READY);
-    got_init(&one);
-    got_init(&two);
-    link_submit(link, prompt, SHORT, 400, &one);
-    link_submit(link, prompt, SHORT, 400, &two);
-    got_wait_done(&one);
-    got_wait_done(&two);
-    assert_int_equal(one.last.finish, FL_FINISH_ERROR);
-    assert_int_equal(two.last.err, err);
-    if (!strstr(one.detail, words)) fail_msg("expected '%s' in '%s'", words, one.detail);
-    assert_non_null(strstr(one.detail, "restarted"));
-    fl_link_status s = link_wait_restarts(link, 1);
-    assert_int_equal(s.err, err);
-    assert_non_null(strstr(s.error, words));
-    assert_int_equal(s.n_requests, 0);
+static void nans_end_one_request_and_a_lost_device_the_worker(void **state) {
+    (void)state;
+    golden g;
+    got beside, bad, after;
+    golden_read("doc2k", &g);
+    fl_worker_link *link = open_link(FL_FAULTY_WORKER);
+    fl_link_status s = link_wait(link, FL_LINK_READY);
+    got_init(&beside);
+    got_init(&bad);
+    got_init(&after);
+    link_submit(link, g.ids, SHORT, 200, &beside);
+    got_wait_tokens(&beside, 1);
+    submit_fault(link, &g, FAULT_NAN, &bad);
+    got_wait_done(&bad);
+    assert_int_equal(bad.last.err, FL_ERR_NUMERIC);
+    assert_int_equal(beside.n_done, 0);
+    got_free(&bad);
+    got_init(&bad);
+    submit_fault(link, &g, FAULT_LOST, &bad);
+    got_wait_done(&bad);
+    got_wait_done(&beside);
+    assert_int_equal(bad.last.err, FL_ERR_DEVICE);
+    assert_non_null(strstr(bad.detail, "an illegal memory access"));
+    assert_int_equal(beside.last.err, FL_ERR_DEVICE);
+    fl_link_status again = link_wait_restarts(link, 1);
+    assert_int_not_equal(again.worker_pid, s.worker_pid);
+    assert_int_equal(again.err, FL_ERR_DEVICE);
+    assert_non_null(strstr(again.error, "its device is lost"));
+    link_submit(link, g.ids, SHORT, ANSWER, &after);
+    got_wait_done(&after);
+    assert_int_equal(after.n_tokens, ANSWER);
     fl_worker_link_close(link);
-    no_child_is_left();
-    got_free(&one);
-    got_free(&two);
-}
-
-static void crashes_garbage_silence_and_lost_devices_are_survived(void **state) {
-    (void)state;
-    breaks_and_comes_back("--crash", "20", FL_ERR_INTERNAL, "signal 6");
-    breaks_and_comes_back("--exit", "20", FL_ERR_DEVICE, "its device is lost");
-    breaks_and_comes_back("--garble", "20", FL_ERR_INTERNAL, "not a message");
-    breaks_and_comes_back("--stray", "20", FL_ERR_INTERNAL, "not in flight");
-    breaks_and_comes_back("--quiet", "20", FL_ERR_INTERNAL, "said nothing");
-}
-
-static void a_worker_killed_while_it_loads_is_replaced(void **state) {
-    (void)state;
-    fl_request_params p;
-    fl_link_status s;
-    uint64_t id;
-    fl_worker_link *link = open_stub("--load", "0.3");
-    do fl_worker_link_status(link, &s);
-    while (s.worker_pid == 0 || s.load_fraction == 0);
-    assert_int_equal(s.state, FL_LINK_LOADING);
-    fl_request_params_default(&p);
-    p.tokens = prompt;
-    p.n_tokens = SHORT;
-    assert_int_equal(fl_worker_link_submit(link, &p, got_event, NULL, &id), FL_ERR_AGAIN);
-    assert_non_null(strstr(fl_err_detail(), "loading"));
-    assert_int_equal(kill(s.worker_pid, SIGKILL), 0);
-    link_wait_restarts(link, 1);
-    fl_worker_link_close(link);
-}
-
-static void loading_that_fails_again_and_again_is_given_up(void **state) {
-    (void)state;
-    fl_link_status s;
-    fl_worker_link *link = open_stub("--fail-load", "1");
-    do fl_worker_link_status(link, &s);
-    while (s.state != FL_LINK_FAILED);
-    assert_int_equal(s.n_restarts, 4);
-    assert_int_equal(s.err, FL_ERR_NOMEM);
-    assert_string_equal(s.error, "the stub was told to fail");
-    fl_worker_link_close(link);
-    no_child_is_left();
-}
-
-static void a_program_that_cannot_start_is_named(void **state) {
-    (void)state;
-    const char *const command[] = {"/no/such/program", NULL};
-    fl_link_options o;
-    fl_link_status s;
-    fl_worker_link *link = NULL;
-    fl_link_options_default(&o);
-    o.command = command;
-    o.load_failures_max = 2;
-    assert_int_equal(fl_worker_link_open(&o, &link), FL_ERR_OK);
-    do fl_worker_link_status(link, &s);
-    while (s.state != FL_LINK_FAILED);
-    assert_non_null(strstr(s.error, "its program could not be started"));
-    fl_worker_link_close(link);
-}
-
-static void bounds_are_kept(void **state) {
-    (void)state;
-    static got all[MANY + 1];
-    static int32_t long_prompt[400000]; /* more bytes than the queue may hold */
-    fl_request_params p;
-    fl_worker_link *link = open_stub("--ctx", "1000");
-    link_wait(link, FL_LINK_READY);
-    for (int32_t i = 0; i <= MANY; i++) got_init(&all[i]);
-    for (int32_t i = 0; i < MANY; i++) link_submit(link, prompt, SHORT, 300, &all[i]);
-    fl_request_params_default(&p);
-    p.tokens = prompt;
-    p.n_tokens = SHORT;
-    assert_int_equal(fl_worker_link_submit(link, &p, got_event, &all[MANY], &all[MANY].id), FL_ERR_AGAIN);
-    fl_worker_link_cancel(link, all[0].id);
-    got_wait_done(&all[0]);
-    assert_int_equal(all[0].last.finish, FL_FINISH_CANCELLED);
-    p.tokens = long_prompt;
-    p.n_tokens = 400000;
-    assert_int_equal(fl_worker_link_submit(link, &p, got_event, &all[MANY], &all[MANY].id), FL_ERR_AGAIN);
-    p.n_tokens = 1001;
-    assert_int_equal(fl_worker_link_submit(link, &p, got_event, &all[MANY], &all[MANY].id), FL_ERR_OK);
-    got_wait_done(&all[MANY]);
-    assert_int_equal(all[MANY].last.err, FL_ERR_LIMIT);
-    p.score_tokens = 1;
-    assert_int_equal(fl_worker_link_submit(link, &p, got_event, &all[MANY], &all[MANY].id),
-                     FL_ERR_UNSUPPORTED);
-    got_wait_done(&all[MANY - 1]);
-    for (int32_t i = 0; i < all[MANY - 1].n_tokens; i++) assert_int_equal(all[MANY - 1].tokens[i], i);
-    fl_worker_link_close(link); /* with requests still in flight, perhaps */
-    for (int32_t i = 0; i < MANY; i++) assert_int_equal(all[i].n_done, 1);
-    for (int32_t i = 0; i <= MANY; i++) got_free(&all[i]);
-}
-
-static void closing_ends_what_is_in_flight(void **state) {
-    (void)state;
-    got one;
-    fl_worker_link *link = open_stub("--ctx", "1000");
-    link_wait(link, FL_LINK_READY);
-    got_init(&one);
-    link_submit(link, prompt, SHORT, 1 << 20, &one);
-    got_wait_tokens(&one, 3);
-    fl_worker_link_close(link);
-    assert_int_equal(one.n_done, 1);
-    assert_int_equal(one.last.finish, FL_FINISH_CANCELLED);
-    got_free(&one);
-    link = open_stub("--load", "60");
-    fl_worker_link_close(link); /* while it loads */
-    no_child_is_left();
-}
-
-static void predicted_seconds_lie_between_the_points(void **state) {
-    (void)state;
-    const fl_engine_load load = {.n_costs = 3, .cost_tokens = {1000, 2000, 4000}, .cost_s = {1, 3, 9}};
-    assert_true(fl_link_prefill_s(&load, 500) == 0.5);
-    assert_true(fl_link_prefill_s(&load, 1000) == 1);
-    assert_true(fl_link_prefill_s(&load, 1500) == 2);
-    assert_true(fl_link_prefill_s(&load, 3000) == 6);
-    assert_true(fl_link_prefill_s(&load, 6000) == 15);
-    assert_true(fl_link_prefill_s(&(fl_engine_load){0}, 6000) == 0);
+    link_no_child();
+    got_free(&beside);
+    got_free(&bad);
+    got_free(&after);
+    golden_free(&g);
 }
 
 int main(void) {
@@ -381,13 +258,7 @@ int main(void) {
         cmocka_unit_test(a_cancelled_request_gives_its_pages_back),
         cmocka_unit_test(a_killed_worker_ends_its_requests_and_comes_back),
         cmocka_unit_test(a_checkpoint_that_is_not_there_is_not_tried_again),
-        cmocka_unit_test(crashes_garbage_silence_and_lost_devices_are_survived),
-        cmocka_unit_test(a_worker_killed_while_it_loads_is_replaced),
-        cmocka_unit_test(loading_that_fails_again_and_again_is_given_up),
-        cmocka_unit_test(a_program_that_cannot_start_is_named),
-        cmocka_unit_test(bounds_are_kept),
-        cmocka_unit_test(closing_ends_what_is_in_flight),
-        cmocka_unit_test(predicted_seconds_lie_between_the_points),
+        cmocka_unit_test(nans_end_one_request_and_a_lost_device_the_worker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
