@@ -20,7 +20,8 @@ typedef struct fl_link_slot {
 } fl_link_slot;
 
 struct fl_worker_link {
-    fl_link_options o; /* texts of its settings owned */
+    fl_link_options o; /* without settings and command */
+    fl_buffer hello;   /* what every worker is told first: the settings */
     char **command;    /* owned; NULL = this program */
     pthread_t thread;
     bool started;

@@ -238,7 +238,8 @@ static fl_err start(fl_worker_link *l) {
         l->in_capacity = l->in ? IN_FIRST_BYTES : 0;
     }
     if (!l->in) return FL_FAIL(FL_ERR_NOMEM, "the link to the worker");
-    FL_TRY(fl_wire_put_hello(&l->sending, &l->o.settings));
+    fl_buffer_add(&l->sending, l->hello.bytes, l->hello.n);
+    FL_TRY(fl_buffer_check(&l->sending));
     FL_TRY(fl_worker_child_start(l->command, &l->child));
     pthread_mutex_lock(&l->lock);
     l->status.worker_pid = (int32_t)l->child.pid;

@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "server/link_private.h"
 
+enum { SETTINGS_MAX = 64 << 10 };
+
 void fl_link_options_default(fl_link_options *options) {
     *options = (fl_link_options){.requests_max = 8192,
                                  .queue_bytes_max = 256 << 20,
@@ -27,20 +29,18 @@ static fl_err validate(const fl_link_options *o) {
     if (o->requests_max < 1 || o->requests_max > FL_WIRE_IDS_MAX)
         return FL_FAIL(FL_ERR_INVALID, "requests_max: expected 1..%d, found %d", FL_WIRE_IDS_MAX,
                        o->requests_max);
-    if (o->queue_bytes_max < 1 || o->load_failures_max < 1)
-        return FL_FAIL(FL_ERR_INVALID, "queue_bytes_max, load_failures_max: expected 1 or more");
+    if (o->queue_bytes_max < SETTINGS_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "queue_bytes_max: expected %d or more, found %lld", SETTINGS_MAX,
+                       (long long)o->queue_bytes_max);
+    if (o->load_failures_max < 1)
+        return FL_FAIL(FL_ERR_INVALID, "load_failures_max: expected 1 or more, found %d",
+                       o->load_failures_max);
     if (!(o->backoff_max_s >= 0) || !(o->silence_max_s > 0) || !(o->stuck_max_s > 0) ||
         !(o->close_max_s >= 0))
         return FL_FAIL(FL_ERR_INVALID,
                        "backoff_max_s, silence_max_s, stuck_max_s, close_max_s: expected seconds");
     return FL_ERR_OK;
 }
-
-/* The texts of fl_settings. */
-static const size_t setting_texts[] = {offsetof(fl_settings, model_path), offsetof(fl_settings, synthetic),
-                                       offsetof(fl_settings, backend),    offsetof(fl_settings, kv_dtype),
-                                       offsetof(fl_settings, policy),     offsetof(fl_settings, tail),
-                                       offsetof(fl_settings, rope),       offsetof(fl_settings, calibration)};
 
 static fl_err copy_command(fl_worker_link *l, const char *const *command) {
     size_t n = 0;
@@ -52,25 +52,13 @@ static fl_err copy_command(fl_worker_link *l, const char *const *command) {
     return l->command ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "the worker's command");
 }
 
-/* Owned copies in place of the caller's texts. */
-static fl_err copy_settings(fl_settings *s) {
-    fl_err err = FL_ERR_OK;
-    s->progress = NULL;
-    s->progress_context = NULL;
-    for (size_t i = 0; i < sizeof setting_texts / sizeof *setting_texts; i++) {
-        const char **text = (const char **)(void *)((char *)s + setting_texts[i]);
-        if (!*text) continue;
-        *text = strdup(*text);
-        if (!*text) err = FL_FAIL(FL_ERR_NOMEM, "the worker's settings");
-    }
-    return err;
-}
-
 static fl_err take_memory(fl_worker_link *l, const fl_link_options *o) {
     l->o = *o;
-    FL_TRY(copy_settings(&l->o.settings));
-    FL_TRY(copy_command(l, o->command));
+    l->o.settings = (fl_settings){0}; /* in `hello` from here on */
     l->o.command = NULL;
+    fl_buffer_init(&l->hello, SETTINGS_MAX);
+    FL_TRY(fl_wire_put_hello(&l->hello, &o->settings));
+    FL_TRY(copy_command(l, o->command));
     l->slots = calloc((size_t)o->requests_max, sizeof *l->slots);
     l->free_slots = calloc((size_t)o->requests_max, sizeof *l->free_slots);
     if (!l->slots || !l->free_slots) return FL_FAIL(FL_ERR_NOMEM, "%d requests", o->requests_max);
@@ -117,11 +105,10 @@ void fl_worker_link_close(fl_worker_link *l) {
         pthread_join(l->thread, NULL);
     }
     if (l->wake >= 0) close(l->wake);
-    for (size_t i = 0; i < sizeof setting_texts / sizeof *setting_texts; i++)
-        free(*(void **)(void *)((char *)&l->o.settings + setting_texts[i]));
     for (char **word = l->command; word && *word; word++) free(*word);
     free(l->command);
     for (int32_t i = 0; i < l->n_texts; i++) free(l->texts[i]);
+    fl_buffer_free(&l->hello);
     fl_buffer_free(&l->out);
     fl_buffer_free(&l->sending);
     free(l->in);
