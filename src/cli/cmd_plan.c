@@ -247,6 +247,7 @@ static fl_err plan(const fl_options *o, fl_plan_report *r) {
 int fl_cmd_plan(const fl_options *options) {
     fl_plan_report *r = calloc(1, sizeof *r);
     fl_err err = r ? plan(options, r) : FL_FAIL(FL_ERR_NOMEM, "plan");
+    if (err == FL_ERR_OK && options->html) err = fl_plan_html(r, options->html);
     if (err == FL_ERR_OK && options->json) err = fl_cli_print_json(fl_plan_json(r));
     else if (err == FL_ERR_OK) fl_plan_print(r);
     int code = err == FL_ERR_OK ? 0 : fl_cli_fail("plan", err);

@@ -245,6 +245,8 @@ const fl_option fl_option_table[] = {
     SIZE("decode-gpus", decode_gpus, NULL, "0", 0, 4096, FL_VERB_PLAN, "cards that decode alone"),
     CHOICE("attention", attention, NULL, "bf16", "bf16|fp8", FL_VERB_PLAN,
            "what attention multiplies in; firstlight has no kernel for fp8 yet"),
+    TEXT("html", html, NULL, NULL, "FILE", FL_VERB_PLAN,
+         "write a page with pictures of where time and memory go"),
     REAL("efficiency", efficiency, NULL, "1", 0.01, 1, FL_VERB_PLAN,
          "share of the data sheet's peaks that is reached; 1 gives the floor"),
     FLAG("json", 0, json, NULL, FL_VERB_ALL & ~(uint32_t)(FL_VERB_CHAT | FL_VERB_HELP | FL_VERB_SERVE),

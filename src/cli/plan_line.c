@@ -37,7 +37,7 @@ void fl_plan_verdict(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]) {
                  fl_format_seconds(r->ttft_s).s, fl_format_seconds(r->goal_s).s);
     else if (r->linear_floor_s > r->goal_s)
         snprintf(line, FL_PLAN_LINE_BYTES,
-                 "impossible with all tokens: the linear layers alone are %sFLOP, %s at the highest peak of "
+                 "impossible with all tokens: the linear layers alone are %sFLOP, %s at the peak of "
                  "%d x %s, "
                  "%.1f times the %s asked for",
                  fl_format_si(fl_count_linear_flops(&r->whole)).s, fl_format_seconds(r->linear_floor_s).s,

@@ -49,9 +49,11 @@ static int64_t share_of(int64_t all, int64_t n) {
 /* ---- a model's part ---- */
 
 static fl_err divide(const char *what, int32_t multiple, int32_t n_gpus, int32_t *value) {
+    if (*value % n_gpus != 0)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "%d %s cannot be cut over %d GPUs", *value, what, n_gpus);
     if (*value % (n_gpus * multiple) != 0)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "%d %s cannot be cut over %d GPUs into multiples of %d", *value,
-                       what, n_gpus, multiple);
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "%d %s cannot be cut over %d GPUs into blocks of %d", *value, what,
+                       n_gpus, multiple);
     *value /= n_gpus;
     return FL_ERR_OK;
 }
