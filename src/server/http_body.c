@@ -66,7 +66,10 @@ static enum MHD_Result on_head(fl_http_exchange *e, const char *method, const ch
     fl_http_verdict verdict;
     e->headed = true;
     (void)MHD_get_connection_values_n(e->connection, MHD_HEADER_KIND, on_field, &list);
-    const fl_http_raw_head raw = {method, e->target, version, list.items, list.n};
+    const union MHD_ConnectionInfo *size =
+        MHD_get_connection_info(e->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const fl_http_raw_head raw = {method,     e->target, version,
+                                  list.items, list.n,    size ? size->header_size : 0};
     fl_http_guard(&raw, &verdict);
     if (!copy_head(e, method, &verdict)) return MHD_NO;
     e->handled = true;
@@ -79,9 +82,11 @@ static enum MHD_Result on_head(fl_http_exchange *e, const char *method, const ch
             refuse(e, 413, "the body is longer than this server takes");
     }
     fl_http_slot_set_deadline(e, e->http->options.body_s);
-    if (!e->answered || verdict.content_length == 0) return MHD_YES; /* the call behind the body goes on */
+    bool refused = verdict.status != 0; /* then nothing is known of a body */
+    if (!e->answered || (verdict.content_length == 0 && !refused))
+        return MHD_YES; /* the call behind the body goes on */
     e->drain_bytes = e->answer.drain_bytes;
-    if (e->expects_continue || verdict.content_length > e->drain_bytes || e->answer.close) {
+    if (refused || e->expects_continue || verdict.content_length > e->drain_bytes || e->answer.close) {
         e->answer.close = true;
         return fl_http_exchange_proceed(e);
     }

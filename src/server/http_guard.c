@@ -50,13 +50,13 @@ static bool refuse(fl_http_verdict *out, int status, const char *reason) {
 /* Digits only: no sign, no blank, no list. */
 static bool read_length(const fl_http_field *f, fl_http_verdict *out) {
     int64_t value = 0;
-    if (f->value_bytes < 1 || f->value_bytes > LENGTH_DIGITS_MAX)
-        return refuse(out, 400, "Content-Length: expected a number of bytes");
-    for (size_t i = 0; i < f->value_bytes; i++) {
+    if (f->value_bytes < 1) return refuse(out, 400, "Content-Length: expected a number of bytes");
+    for (size_t i = 0; i < f->value_bytes; i++)
         if (f->value[i] < '0' || f->value[i] > '9')
             return refuse(out, 400, "Content-Length: expected digits only");
-        value = 10 * value + (f->value[i] - '0');
-    }
+    if (f->value_bytes > LENGTH_DIGITS_MAX)
+        return refuse(out, 413, "the body is longer than this server takes");
+    for (size_t i = 0; i < f->value_bytes; i++) value = 10 * value + (f->value[i] - '0');
     out->content_length = value;
     return true;
 }
@@ -131,6 +131,15 @@ static bool check_target(const fl_http_raw_head *raw, const seen *s, fl_http_ver
     return true;
 }
 
+/* Whether the head has no bytes but those that can be seen. */
+static bool is_all_seen(const fl_http_raw_head *raw) {
+    size_t n =
+        strlen(raw->method) + strlen(raw->target) + strlen(raw->version) + 6; /* two blanks, two line ends */
+    for (size_t i = 0; i < raw->n_fields; i++)
+        n += raw->fields[i].name_bytes + raw->fields[i].value_bytes + 4;
+    return raw->head_bytes <= n;
+}
+
 void fl_http_guard(const fl_http_raw_head *raw, fl_http_verdict *out) {
     seen s = {0};
     *out = (fl_http_verdict){.path = raw->target};
@@ -146,6 +155,10 @@ void fl_http_guard(const fl_http_raw_head *raw, fl_http_verdict *out) {
     size_t method_bytes = strlen(raw->method);
     if (method_bytes > METHOD_BYTES_MAX || !is_token(raw->method, method_bytes)) {
         (void)refuse(out, 400, "the method is no token");
+        return;
+    }
+    if (!is_all_seen(raw)) {
+        (void)refuse(out, 400, "the head has a NUL, a line without a name, or more blanks than one");
         return;
     }
     if (!sort_fields(raw, &s, out) || !check_framing(&s, version_1_1, out)) return;
