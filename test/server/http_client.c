@@ -81,6 +81,7 @@ static bool join_chunks(reply *r, char *at) {
 }
 
 static bool is_whole(reply *r) {
+    if (r->whole) return true;
     char *end = strstr(r->text, "\r\n\r\n");
     if (!end || strncmp(r->text, "HTTP/1.", 7) != 0) return false;
     int status = atoi(r->text + 9);
@@ -88,10 +89,10 @@ static bool is_whole(reply *r) {
     r->status = status;
     r->body = end + 4;
     r->body_n = (size_t)(r->text + r->n - r->body);
-    if (length) return r->body_n >= strtoul(length, NULL, 10);
+    if (length) return r->whole = r->body_n >= strtoul(length, NULL, 10);
     coding = reply_field(r, "Transfer-Encoding");
     if (!coding || strcmp(coding, "chunked") != 0 || !strstr(r->body, "0\r\n\r\n")) return false;
-    return join_chunks(r, r->body);
+    return r->whole = join_chunks(r, r->body);
 }
 
 reply http_read(int fd, double timeout_s) {
@@ -115,9 +116,9 @@ reply http_read(int fd, double timeout_s) {
         if (is_whole(&r)) break;
     }
     r.end_s = fl_now_s() - begin_s;
-    if (r.n > 0 && !r.body) (void)is_whole(&r);
+    bool whole = is_whole(&r);
     const char *connection = r.n > 0 ? reply_field(&r, "Connection") : NULL;
-    r.closed = !is_whole(&r) || (connection && strcasecmp(connection, "close") == 0);
+    r.closed = !whole || (connection && strcasecmp(connection, "close") == 0);
     return r;
 }
 

@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What came back. `closed`: the server ended the connection. */
+/* What came back. `whole`: all that its head promised; `closed`: the server ends the connection with it. */
 typedef struct reply {
     int status; /* 0 = nothing that begins like a response */
-    bool closed;
+    bool whole, closed;
     char *text; /* [n] all bytes, head included, NUL-terminated; owned */
     size_t n;
     char *body; /* within text; chunks are joined */

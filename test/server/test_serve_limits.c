@@ -1,0 +1,375 @@
+/* Who is let in, and how much: keys, bounds on bodies, requests, tokens and waiting; one connection for many requests. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "server/http_client.h"
+#include "server/serve_stub.h"
+
+static const char *const plain_stub[] = {FL_STUB_WORKER, NULL};
+
+static int status_of(int32_t port, const char *method, const char *path, const char *head, const char *body) {
+    reply r = http_ask(port, method, path, head, body);
+    int status = r.status;
+    reply_free(&r);
+    return status;
+}
+
+static void keys_are_asked_for_everywhere_but_health(void **state) {
+    static const char *const keys[] = {"first-key", "second-key"};
+    const struct {
+        const char *method, *path, *body;
+    } paths[] = {{"GET", "/v1/models", NULL},
+                 {"GET", "/metrics", NULL},
+                 {"GET", "/version", NULL},
+                 {"GET", "/ready", NULL},
+                 {"POST", "/tokenize", "{\"prompt\":\"x\"}"},
+                 {"POST", "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":1}"}};
+    const struct {
+        const char *head;
+        bool in;
+    } heads[] = {
+        {"", false},
+        {"Authorization: Bearer first-key\r\n", true},
+        {"Authorization: bearer second-key\r\n", true},
+        {"Authorization: Bearer file-key\r\n", true},
+        {"Authorization: Bearer first-ke\r\n", false},
+        {"Authorization: Bearer first-keyx\r\n", false},
+        {"Authorization: Bearer FIRST-KEY\r\n", false},
+        {"Authorization: Bearer \r\n", false},
+        {"Authorization: Bearer # comment\r\n", false},
+        {"Authorization: Basic first-key\r\n", false},
+        {"Authorization: first-key\r\n", false},
+        {"X-Api-Key: first-key\r\n", false},
+    };
+    char path[] = "/tmp/firstlight-keys-XXXXXX";
+    fl_serve_options o;
+    (void)state;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, "# comment\n\nfile-key\r\n", 21) == 21);
+    close(fd);
+    stub_options(&o, plain_stub);
+    o.keys = keys;
+    o.n_keys = 2;
+    o.key_file = path;
+    fl_serve *server = stub_serve(&o); /* asks /health without a key */
+    int32_t port = fl_serve_port(server);
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        for (size_t k = 0; k < sizeof heads / sizeof heads[0]; k++) {
+            int status = status_of(port, paths[i].method, paths[i].path, heads[k].head, paths[i].body);
+            if (status != (heads[k].in ? 200 : 401))
+                fail_msg("%s with '%s': %d", paths[i].path, heads[k].head, status);
+        }
+    assert_int_equal(status_of(port, "GET", "/nothing", "", NULL),
+                     401); /* what is there is not told either */
+    reply r = http_get(port, "/v1/models");
+    assert_string_equal(reply_field(&r, "WWW-Authenticate"), "Bearer");
+    assert_non_null(strstr(r.body, "invalid_api_key"));
+    reply_free(&r);
+    fl_serve_close(server);
+    unlink(path);
+}
+
+static void bad_keys_do_not_start(void **state) {
+    static const char *const bad[] = {"", "with blank"};
+    fl_serve_options o;
+    fl_serve *server = NULL;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        stub_options(&o, plain_stub);
+        o.keys = &bad[i];
+        o.n_keys = 1;
+        assert_int_equal(fl_serve_open(&o, &server), FL_ERR_INVALID);
+    }
+    stub_options(&o, plain_stub);
+    o.key_file = "/nonexistent/keys";
+    assert_int_not_equal(fl_serve_open(&o, &server), FL_ERR_OK);
+}
+
+/* A body of n bytes: a prompt of letters, in JSON. */
+static char *long_prompt(size_t n) {
+    static const char begin[] = "{\"prompt\":\"";
+    char *text = malloc(n + 1);
+    assert_non_null(text);
+    memset(text, 'a', n);
+    memcpy(text, begin, sizeof begin - 1);
+    memcpy(text + n - 2, "\"}", 3);
+    return text;
+}
+
+static int send_chunked(int32_t port, const char *body) {
+    static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                               "Transfer-Encoding: chunked\r\n\r\n";
+    char size[32];
+    size_t left = strlen(body);
+    int fd = http_connect(port);
+    http_send(fd, head, sizeof head - 1);
+    for (const char *at = body; left > 0;) {
+        size_t n = left < 1000 ? left : 1000;
+        http_send(fd, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", n));
+        http_send(fd, at, n);
+        http_send(fd, "\r\n", 2);
+        at += n;
+        left -= n;
+    }
+    http_send(fd, "0\r\n\r\n", 5);
+    reply r = http_read(fd, 10);
+    int status = r.status;
+    reply_free(&r);
+    close(fd);
+    return status;
+}
+
+static void bodies_have_a_bound(void **state) {
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.body_bytes_max = 20000;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    const struct {
+        size_t n;
+        int status;
+    } cases[] = {{100, 200}, {20000, 200}, {20001, 413}, {39000, 413}, {400000, 413}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *body = long_prompt(cases[i].n);
+        int status = status_of(port, "POST", "/tokenize", "", body), chunked = send_chunked(port, body);
+        /* A body that is much too long is cut off; its sender may see that before the answer. */
+        bool right = status == cases[i].status || (status == 0 && cases[i].n > 40000);
+        bool chunked_right = chunked == cases[i].status || (chunked == 0 && cases[i].n > 40000);
+        if (!right || !chunked_right) fail_msg("%zu bytes: %d, in chunks %d", cases[i].n, status, chunked);
+        free(body);
+    }
+    assert_true(http_metric(port, "firstlight:http_body_bytes") == 0);
+    fl_serve_close(server);
+}
+
+static void all_bodies_together_have_a_bound(void **state) {
+    static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                               "Content-Length: 50000\r\n\r\n";
+    int fds[3];
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.http.body_bytes_all_max = 100000;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    char *body = long_prompt(50000);
+    for (int i = 0; i < 3; i++) {
+        fds[i] = http_connect(port);
+        http_send(fds[i], head, sizeof head - 1);
+        http_send(fds[i], body, 45000);
+    }
+    double until_s = fl_now_s() + 5;
+    while (http_metric(port, "firstlight:http_body_bytes") < 90000 && fl_now_s() < until_s) continue;
+    int n_in = 0, n_refused = 0;
+    for (int i = 0; i < 3; i++) {
+        http_send(fds[i], body + 45000, 5000);
+        reply r = http_read(fds[i], 5);
+        n_in += r.status == 200;
+        n_refused += r.status == 503;
+        reply_free(&r);
+        close(fds[i]);
+    }
+    assert_int_equal(n_in, 2);
+    assert_int_equal(n_refused, 1);
+    assert_true(http_metric(port, "firstlight:http_body_bytes") == 0);
+    free(body);
+    fl_serve_close(server);
+}
+
+static int ask_long(int32_t port) {
+    static const char post[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "Content-Length: 31\r\n\r\n{\"prompt\":\"x\",\"max_tokens\":500}";
+    int fd = http_connect(port);
+    http_send(fd, post, sizeof post - 1);
+    return fd;
+}
+
+static void wait_running(int32_t port, int n) {
+    double until_s = fl_now_s() + 5;
+    while (http_metric(port, "firstlight:num_requests_running") < n)
+        if (fl_now_s() > until_s) fail_msg("they do not run");
+}
+
+/* Beyond the bound: 429, when to come back, and that at once; afterwards all is as before. */
+static void the_queue_has_a_bound(void **state) {
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.requests_max = 2;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    int a = ask_long(port), b = ask_long(port);
+    wait_running(port, 2);
+    for (int i = 0; i < 20; i++) {
+        char *body = long_prompt(200000); /* refused before it is read as JSON */
+        reply r = http_post(port, "/v1/completions", body);
+        assert_int_equal(r.status, 429);
+        assert_non_null(reply_field(&r, "Retry-After"));
+        assert_non_null(strstr(r.body, "\"error\""));
+        if (r.first_byte_s > 0.1) fail_msg("refused after %g s", r.first_byte_s);
+        reply_free(&r);
+        free(body);
+    }
+    assert_true(
+        http_metric(
+            port, "firstlight:admission_rejections_total{model_name=\"spark-66m\",reason=\"queue_full\"}") ==
+        20);
+    /* n answers count n times. */
+    close(a);
+    double until_s = fl_now_s() + 5;
+    while (http_metric(port, "firstlight:num_requests_running") > 1 && fl_now_s() < until_s) continue;
+    assert_int_equal(
+        status_of(port, "POST", "/v1/completions", "", "{\"prompt\":\"x\",\"max_tokens\":1,\"n\":2}"), 429);
+    assert_int_equal(status_of(port, "POST", "/v1/completions", "", "{\"prompt\":\"x\",\"max_tokens\":1}"),
+                     200);
+    close(b);
+    fl_serve_close(server);
+}
+
+static void waiting_tokens_have_a_bound(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "20", NULL};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    o.tokens_max = 10000;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    int a = ask_long(port);
+    wait_running(port, 1);
+    char *body = long_prompt(80000);
+    assert_int_equal(status_of(port, "POST", "/v1/completions", "", body), 429);
+    assert_true(
+        http_metric(
+            port,
+            "firstlight:admission_rejections_total{model_name=\"spark-66m\",reason=\"queue_tokens\"}") == 1);
+    free(body);
+    close(a);
+    fl_serve_close(server);
+}
+
+/* The stub says that 1,024 tokens cost 100 s: one prompt ahead is a wait that a limit of 1 s does not allow. */
+static void a_long_predicted_wait_is_refused(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "20", "--cost", "100", NULL};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    o.wait_max_s = 1;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    char *body = long_prompt(8000), text[16384];
+    int n = snprintf(text, sizeof text,
+                     "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\n\r\n%s",
+                     strlen(body), body);
+    int fd = http_connect(port);
+    http_send(fd, text, (size_t)n);
+    wait_running(port, 1);
+    reply r = http_post(port, "/v1/completions", body);
+    assert_int_equal(r.status, 429);
+    assert_true(atoi(reply_field(&r, "Retry-After")) >= 10);
+    reply_free(&r);
+    assert_true(
+        http_metric(
+            port,
+            "firstlight:admission_rejections_total{model_name=\"spark-66m\",reason=\"predicted_wait\"}") ==
+        1);
+    close(fd);
+    free(body);
+    fl_serve_close(server);
+}
+
+static void nothing_is_taken_while_loading(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--load", "1", NULL};
+    fl_serve_options o;
+    fl_serve *server = NULL;
+    (void)state;
+    stub_options(&o, stub);
+    assert_int_equal(fl_serve_open(&o, &server), FL_ERR_OK);
+    int32_t port = fl_serve_port(server);
+    assert_int_equal(status_of(port, "GET", "/health", "", NULL), 503);
+    assert_int_equal(status_of(port, "GET", "/ready", "", NULL), 503);
+    assert_int_equal(status_of(port, "GET", "/version", "", NULL), 200);
+    reply r = http_post(port, "/v1/completions", "{\"prompt\":\"x\"}");
+    assert_int_equal(r.status, 503);
+    assert_non_null(reply_field(&r, "Retry-After"));
+    reply_free(&r);
+    assert_int_equal(status_of(port, "POST", "/tokenize", "", "{\"prompt\":\"x\"}"), 200);
+    stub_wait_ready(port);
+    assert_int_equal(status_of(port, "GET", "/ready", "", NULL), 200);
+    fl_serve_close(server);
+}
+
+static void a_prompt_beyond_the_context_is_refused(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--ctx", "64", NULL};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    char *body = long_prompt(4000);
+    reply r = http_post(fl_serve_port(server), "/v1/completions", body);
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body, "\"code\":\"context_length_exceeded\""));
+    reply_free(&r);
+    free(body);
+    fl_serve_close(server);
+}
+
+/* Kept open, and sent ahead: answers come in order. A head's length is counted for each request anew. */
+static void one_connection_serves_many(void **state) {
+    static const char get[] =
+        "GET /version HTTP/1.1\r\nHost: a\r\nX-Long: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n";
+    static const char post[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                               "Content-Length: 14\r\n\r\n{\"prompt\":\"x\"}";
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    fl_serve *server = stub_serve(&o);
+    int fd = http_connect(fl_serve_port(server));
+    double begin_s = fl_now_s();
+    for (int i = 0; i < 50; i++) {
+        http_send(fd, i % 2 ? get : post, i % 2 ? sizeof get - 1 : sizeof post - 1);
+        reply r = http_read(fd, 5);
+        if (r.status != 200) fail_msg("request %d: %s", i, r.text);
+        reply_free(&r);
+    }
+    /* 40 ms a request is what a delayed acknowledgement looks like. */
+    if (fl_now_s() - begin_s > 1) fail_msg("50 requests took %g s", fl_now_s() - begin_s);
+    for (int i = 0; i < 5; i++) http_send(fd, post, sizeof post - 1);
+    for (int i = 0; i < 5; i++) {
+        char *text = http_read_until(fd, "\"count\"", 5);
+        bool more = strstr(text, "\"count\"") != NULL;
+        int n = 0;
+        for (const char *at = text; (at = strstr(at, "\"count\"")); at++) n++;
+        free(text);
+        if (!more) fail_msg("answer %d did not come", i);
+        i += n - 1;
+    }
+    close(fd);
+    fl_serve_close(server);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_asked_for_everywhere_but_health),
+        cmocka_unit_test(bad_keys_do_not_start),
+        cmocka_unit_test(bodies_have_a_bound),
+        cmocka_unit_test(all_bodies_together_have_a_bound),
+        cmocka_unit_test(the_queue_has_a_bound),
+        cmocka_unit_test(waiting_tokens_have_a_bound),
+        cmocka_unit_test(a_long_predicted_wait_is_refused),
+        cmocka_unit_test(nothing_is_taken_while_loading),
+        cmocka_unit_test(a_prompt_beyond_the_context_is_refused),
+        cmocka_unit_test(one_connection_serves_many),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,301 @@
+/* Streams and clients that behave badly, before a worker without a model: comments while a prompt is read, clients that
+ * leave, do not read, or send nothing; a worker that dies; the end of the server. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "server/http_client.h"
+#include "server/serve_stub.h"
+
+#define FLIGHT "firstlight:http_requests_in_flight"
+
+static void nap(double seconds) {
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))}, NULL);
+}
+
+/* A chat of max_tokens; the socket, its answer not read. */
+static int ask(int32_t port, int64_t max_tokens, bool stream) {
+    char body[256], text[1024];
+    snprintf(body, sizeof body,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":%lld,\"stream\":%s}",
+             (long long)max_tokens, stream ? "true" : "false");
+    int n = snprintf(text, sizeof text,
+                     "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\n\r\n%s",
+                     strlen(body), body);
+    int fd = http_connect(port);
+    http_send(fd, text, (size_t)n);
+    return fd;
+}
+
+/* Waits until the metric is at most (or, `above`, at least) the value; returns the seconds it took. */
+static double wait_metric(int32_t port, const char *name, double value, bool above) {
+    double begin_s = fl_now_s(), found = 0;
+    for (;;) {
+        found = http_metric(port, name);
+        if (above ? found >= value : found <= value) return fl_now_s() - begin_s;
+        if (fl_now_s() - begin_s > 10) fail_msg("%s stays at %g, expected %g", name, found, value);
+        nap(0.005);
+    }
+}
+
+/* The head at once, then a comment at least every comment_s, then the answer. */
+static void a_silent_stream_says_how_far_it_is(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "2.5", NULL};
+    fl_serve_options o;
+    double last_s, longest_s = 0;
+    int n = 0;
+    (void)state;
+    stub_options(&o, stub);
+    o.comment_s = 0.5;
+    fl_serve *server = stub_serve(&o);
+    int fd = ask(fl_serve_port(server), 3, true);
+    last_s = fl_now_s();
+    for (;; n++) {
+        char *text = http_read_until(fd, "\n\n", 5);
+        double now_s = fl_now_s();
+        if (now_s - last_s > longest_s) longest_s = now_s - last_s;
+        last_s = now_s;
+        if (n == 0 && !strstr(text, "HTTP/1.1 200 OK\r\n")) fail_msg("no head first: %s", text);
+        bool comment = strstr(text, ": prefill ") != NULL;
+        bool data = strstr(text, "data: ") != NULL;
+        if (!comment && !data) fail_msg("neither comment nor data: %s", text);
+        free(text);
+        if (data) break;
+    }
+    assert_in_range(n, 3, 12);
+    if (longest_s > 1.3) fail_msg("silent for %g s", longest_s);
+    close(fd);
+    fl_serve_close(server);
+}
+
+static void clients_that_leave_are_seen_at_once(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "60", NULL};
+    enum { N = 20 };
+    int fds[N];
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    for (int i = 0; i < N; i++) fds[i] = ask(port, 100, i % 2 == 0);
+    (void)wait_metric(port, "firstlight:num_requests_running", N, true);
+    for (int i = 0; i < N; i++) {
+        if (i % 4 < 2) close(fds[i]);
+        else shutdown(fds[i], SHUT_WR);
+    }
+    double seconds = wait_metric(port, FLIGHT, 1, false);
+    if (seconds > 0.5) fail_msg("seen after %g s", seconds);
+    (void)wait_metric(port, "firstlight:num_requests_running", 0, false);
+    assert_true(
+        http_metric(port,
+                    "firstlight:request_success_total{model_name=\"spark-66m\",finished_reason=\"abort\"}") ==
+        N);
+    for (int i = 0; i < N; i++)
+        if (i % 4 >= 2) close(fds[i]);
+    fl_serve_close(server);
+}
+
+/* A thousand clients that leave in the middle of everything. */
+static void random_leaving_leaves_nothing_behind(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "0.01", "--rate", "300", NULL};
+    fl_serve_options o;
+    unsigned random = 12345;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    for (int round = 0; round < 25; round++) {
+        int fds[40];
+        for (int i = 0; i < 40; i++) fds[i] = ask(port, 20, i % 3 != 0);
+        for (int i = 0; i < 40; i++) {
+            random = random * 1664525 + 1013904223;
+            if (random >> 28 == 0) nap(0.01);
+            close(fds[i]);
+        }
+    }
+    (void)wait_metric(port, FLIGHT, 1, false);
+    (void)wait_metric(port, "firstlight:num_requests_running", 0, false);
+    reply r = http_post(port, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":2}");
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    fl_serve_close(server);
+}
+
+static void a_reader_that_stalls_is_cut_off_alone(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--rate", "900", NULL};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    o.http.stream_bytes_max = 16 << 10;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    int stalled = ask(port, 100000, true), good = ask(port, 1500, true);
+    char *text = http_read_until(good, "data: [DONE]", 20);
+    if (!strstr(text, "data: [DONE]")) fail_msg("the good reader's stream broke: %.200s", text);
+    free(text);
+    (void)wait_metric(port, "firstlight:slow_readers_total", 1, true);
+    (void)wait_metric(port, "firstlight:num_requests_running", 0, false);
+    close(stalled);
+    close(good);
+    fl_serve_close(server);
+}
+
+/* Connections that never say what they want end at their deadline, and cost the others nothing. */
+static void half_open_connections_end_in_time(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, NULL};
+    enum { N = 300 };
+    static const char *const begun[] = {
+        "", "G", "GET /health HTTP/1.1\r\nHost: a\r\nX-A: ",
+        "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "Content-Length: 100\r\n\r\n{\"pro"};
+    int fds[N];
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    o.http.head_s = 0.8;
+    o.http.body_s = 0.8;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    for (int i = 0; i < N; i++) {
+        fds[i] = http_connect(port);
+        http_send(fds[i], begun[i % 4], strlen(begun[i % 4]));
+    }
+    double begin_s = fl_now_s();
+    reply r = http_get(port, "/health");
+    assert_int_equal(r.status, 200);
+    if (fl_now_s() - begin_s > 0.2) fail_msg("an honest request took %g s", fl_now_s() - begin_s);
+    reply_free(&r);
+    for (int i = 0; i < N; i++) {
+        char *rest = http_read_until(fds[i], "\r\n\r\n", 4);
+        free(rest);
+        close(fds[i]);
+    }
+    if (fl_now_s() - begin_s > 3) fail_msg("they ended after %g s", fl_now_s() - begin_s);
+    assert_true(http_metric(port, "firstlight:http_connections") <= 1);
+    fl_serve_close(server);
+}
+
+/* One byte at a time does not move the deadline. */
+static void a_dripping_head_ends_in_time(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, NULL};
+    static const char head[] =
+        "GET /health HTTP/1.1\r\nHost: a\r\nX-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    fl_serve_options o;
+    char byte;
+    size_t n = 0;
+    (void)state;
+    stub_options(&o, stub);
+    o.http.head_s = 0.6;
+    fl_serve *server = stub_serve(&o);
+    int fd = http_connect(fl_serve_port(server));
+    for (; n < sizeof head - 1; n++) {
+        http_send(fd, head + n, 1);
+        nap(0.05);
+        if (recv(fd, &byte, 1, MSG_DONTWAIT) == 0 || (n > 30 && send(fd, "", 0, MSG_NOSIGNAL) < 0)) break;
+    }
+    assert_true(n < 40);
+    close(fd);
+    fl_serve_close(server);
+}
+
+static void a_dead_worker_ends_streams_with_words(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--rate", "100", "--crash", "30", NULL};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    int stream = ask(port, 1000, true), whole = ask(port, 1000, false);
+    char *text = http_read_until(stream, "data: [DONE]", 20);
+    if (!strstr(text, "data: {\"error\":{\"message\":\"")) fail_msg("no error in the stream: %s", text);
+    reply r = http_read(whole, 20);
+    assert_true(r.status == 500 || r.status == 503);
+    assert_non_null(strstr(r.body, "\"error\""));
+    reply_free(&r);
+    free(text);
+    close(stream);
+    close(whole);
+    stub_wait_ready(port);
+    assert_true(http_metric(port, "firstlight:worker_restarts_total") >= 1);
+    r = http_post(port, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":2}");
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    fl_serve_close(server);
+}
+
+static void a_drained_server_finishes_what_runs(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--rate", "100", NULL};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    int kept = http_connect(port), stream = ask(port, 50, true);
+    char *text = http_read_until(stream, "\"content\":\"3:", 5);
+    free(text);
+    fl_serve_drain(server);
+    /* A connection from before is told to go; a new one is not taken. */
+    static const char post[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "Content-Length: 28\r\n\r\n{\"prompt\":\"x\",\"stream\":true}";
+    http_send(kept, post, sizeof post - 1);
+    reply r = http_read(kept, 5);
+    assert_int_equal(r.status, 503);
+    assert_true(r.closed);
+    reply_free(&r);
+    text = http_read_until(stream, "data: [DONE]", 10);
+    if (!strstr(text, "data: [DONE]")) fail_msg("the stream did not end: %s", text);
+    free(text);
+    double until_s = fl_now_s() + 5;
+    while (fl_serve_busy(server) > 0 && fl_now_s() < until_s) nap(0.01);
+    assert_int_equal(fl_serve_busy(server), 0);
+    close(kept);
+    close(stream);
+    fl_serve_close(server);
+}
+
+/* Closing in the middle of everything neither hangs nor leaks. */
+static void a_server_closes_under_load(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--rate", "200", "--ttft", "0.3", NULL};
+    enum { N = 60 };
+    int fds[N];
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    for (int i = 0; i < N; i++) {
+        fds[i] = ask(fl_serve_port(server), 100000, i % 2 == 0);
+        if (i % 5 == 0) http_send(fds[i], "GET /health HTTP/1.1\r\n", 22);
+    }
+    nap(0.5);
+    double begin_s = fl_now_s();
+    fl_serve_close(server);
+    if (fl_now_s() - begin_s > 3) fail_msg("closing took %g s", fl_now_s() - begin_s);
+    for (int i = 0; i < N; i++) close(fds[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_silent_stream_says_how_far_it_is),
+        cmocka_unit_test(clients_that_leave_are_seen_at_once),
+        cmocka_unit_test(random_leaving_leaves_nothing_behind),
+        cmocka_unit_test(a_reader_that_stalls_is_cut_off_alone),
+        cmocka_unit_test(half_open_connections_end_in_time),
+        cmocka_unit_test(a_dripping_head_ends_in_time),
+        cmocka_unit_test(a_dead_worker_ends_streams_with_words),
+        cmocka_unit_test(a_drained_server_finishes_what_runs),
+        cmocka_unit_test(a_server_closes_under_load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
