@@ -115,6 +115,9 @@ typedef struct fl_settings {
     int64_t
         queue_tokens_max; /* bound of it in prompt tokens that are not computed yet; an empty queue takes any
                                  request. 0 (default) = 16 x ctx_tokens */
+    int64_t
+        trace_events; /* trace from opening on, into a ring of so many events of 64 bytes (1,024 .. 16M); 0
+                             (default) = not until fl_engine_trace_start */
     bool check_lock; /* default true: refuse to start when firstlight.lock.json is there and does not match */
     fl_progress_fn *progress; /* NULL (default) = silent */
     void *progress_context;
@@ -193,6 +196,38 @@ void fl_engine_get_load(fl_engine *engine, fl_engine_load *out);
 /* Predicted seconds that a new prompt waits while others compute: to its first token, less its own cost_s, which is
  * cost_s of the load at its length. No engine needed, so that it can be asked where a load was sent to. */
 double fl_load_wait_s(const fl_engine_load *load, double cost_s);
+/* Where the time of steps went since the engine was opened, and how full its memory was. Kinds add up to less than
+ * step_s: what is missing lies between ops. */
+typedef struct fl_meters {
+    int64_t planned_bytes; /* reserved at start: weights, KV pool, step scratch, logits */
+    int64_t peak_bytes;    /* the same with the highest use of the scratch so far */
+    int64_t steps;
+    double step_s; /* wall time in steps */
+    double attention_s, linear_s, experts_s, kv_s;
+    double recorded_s; /* steps that a device replayed or ran as one, and whose ops were not timed apart */
+    double other_s;
+    double comm_s;            /* between ranks */
+    const char *comm_slowest; /* the kind of communication that took most of it; static, NULL = none */
+} fl_meters;
+
+void fl_engine_get_meters(const fl_engine *engine, fl_meters *out);
+
+/* Above this share of communication something is wrong with the layout, or one rank holds up the others. */
+#define FL_METERS_COMM_MAX 0.3
+
+/* Of the meters of all ranks: false = none spends more than FL_METERS_COMM_MAX of its steps in communication. True:
+ * `text` says so and names the slowest rank (the one the others wait for: it waits least itself) and the kind of
+ * communication. */
+bool fl_meters_warning(const fl_meters *ranks, int32_t n_ranks, char *text, size_t text_bytes);
+
+/* The trace: what every thread, and a GPU's queue, did when, into a ring that keeps the newest events. Steps, layers,
+ * ops, the pool's threads, text, and requests with their phases. Start forgets what there is; the first one (or the
+ * setting trace_events) reserves the ring, `events` 0 = 262,144. Write may be called while it runs or after stop: Chrome
+ * trace JSON, for ui.perfetto.dev. *n_lost (or NULL): how many events did not fit. One thread at a time for these
+ * three. FL_ERR_INVALID: trace_write without a start. */
+fl_err fl_engine_trace_start(fl_engine *engine, int64_t events);
+void fl_engine_trace_stop(fl_engine *engine);
+fl_err fl_engine_trace_write(const fl_engine *engine, const char *path, int64_t *n_lost);
 
 /* ---- text ------------------------------------------------------------------------------------------------------ */
 

@@ -38,11 +38,14 @@ struct fl_backend {
     bool w8a8;            /* takes e4m3 weights with block scales as they are, quantises activations */
     int32_t split_tokens; /* keys that document rows attend in a call, at most: a multiple of 4,096 */
     bool deterministic;   /* a row's bits never depend on the rows beside it */
-    bool device;   /* tensors live in memory of its own, which only its ops, upload and download touch */
-    bool sealed;   /* fl_backend_seal: alloc and alloc_host refuse */
-    bool timed;    /* ops wait for each other (backend/timed.h): nothing can be recorded */
-    fl_pool *pool; /* NULL on "count" */
-    void *state;   /* private to the backend */
+    bool device;    /* tensors live in memory of its own, which only its ops, upload and download touch */
+    bool sealed;    /* fl_backend_seal: alloc and alloc_host refuse */
+    bool watched;   /* somebody looks at each op of each step (backend/timed.h): nothing is recorded */
+    bool recording; /* between record and record_end: what is issued does not run */
+    struct fl_timed *timed;                                     /* NULL = ops are not timed */
+    fl_trace *trace;                                            /* NULL = none; borrowed */
+    fl_pool *pool;                                              /* NULL on "count" */
+    void *state;                                                /* private to the backend */
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out); /* zeroed, 64-byte aligned */
     void (*free)(fl_backend *be, void *memory, int64_t bytes);
     /* NULL on host backends. Memory that both sides touch; copies in the order of the ops; wait returns when all that
@@ -59,6 +62,13 @@ struct fl_backend {
     fl_err (*record_end)(fl_backend *be, fl_recording **out);
     fl_err (*replay)(fl_backend *be, const fl_recording *recording);
     void (*recording_close)(fl_backend *be, fl_recording *recording);
+    /* NULL on host backends. Marks 0..marks_max - 1 in the order of the ops; once all is done, the time from mark 0 to
+     * mark i of those set since mark 0. Ranges around what is issued, for a profiler that looks on. */
+    int32_t marks_max;
+    fl_err (*mark)(fl_backend *be, int32_t i);
+    bool (*mark_time)(fl_backend *be, int32_t i, double *time_s); /* false: not known */
+    void (*range_begin)(fl_backend *be, const char *name);
+    void (*range_end)(fl_backend *be);
     int64_t (*free_bytes)(fl_backend *be);                 /* of the device; NULL on host backends */
     void (*seal)(fl_backend *be);                          /* or NULL: gives back what only loading needs */
     fl_err (*fill)(fl_backend *be, const fl_fill_args *a); /* in the order of the ops; NULL on "count" */

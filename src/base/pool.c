@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/trace.h"
+
 enum { THREADS_MAX = 1024, SPINS_MAX = 20000 };
 
 typedef struct worker {
@@ -26,6 +28,8 @@ struct fl_pool {
     fl_pool_fn *fn; /* of the current run; published by `epoch` */
     void *context;
     int32_t n_tasks;
+    fl_trace *trace;  /* NULL = none */
+    const char *name; /* of what runs, in the trace; published by `epoch` too */
     _Alignas(64) atomic_int next_task;
     _Alignas(64) atomic_int n_busy; /* workers that have not left the current run */
     _Alignas(64) atomic_uint epoch;
@@ -36,10 +40,15 @@ struct fl_pool {
 };
 
 static void run_tasks(fl_pool *pool, int32_t index) {
-    for (;;) {
+    double begin_s = index > 0 ? fl_trace_now(pool->trace) : 0; /* member 0 is inside of the op's own span */
+    for (int32_t n = 0;; n++) {
         int32_t task = atomic_fetch_add_explicit(&pool->next_task, 1, memory_order_relaxed);
-        if (task >= pool->n_tasks) return;
-        pool->fn(pool->context, task, index);
+        if (task < pool->n_tasks) {
+            pool->fn(pool->context, task, index);
+            continue;
+        }
+        if (n > 0) fl_trace_span(pool->trace, FL_TRACE_POOL, pool->name, begin_s, n);
+        return;
     }
 }
 
@@ -66,6 +75,7 @@ static void announce(fl_pool *pool) {
 static void *worker_main(void *argument) {
     worker *w = argument;
     fl_pool *pool = w->pool;
+    fl_trace_set_lane(w->index);
     if (w->cpu >= 0) {
         cpu_set_t set;
         CPU_ZERO(&set);
@@ -93,10 +103,20 @@ void fl_pool_run(fl_pool *pool, int32_t n_tasks, fl_pool_fn *fn, void *context) 
     atomic_store_explicit(&pool->n_busy, pool->n_threads - 1, memory_order_relaxed);
     announce(pool);
     run_tasks(pool, 0);
+    double begin_s = fl_trace_now(pool->trace);
     for (int32_t spins = 0; atomic_load_explicit(&pool->n_busy, memory_order_acquire) != 0; spins++) {
         if (spins < SPINS_MAX) _mm_pause();
         else sched_yield(); /* a worker lost its CPU to another process: let it have ours */
     }
+    fl_trace_span(pool->trace, FL_TRACE_POOL, "wait for the pool", begin_s, 0);
+}
+
+void fl_pool_set_trace(fl_pool *pool, fl_trace *trace) {
+    pool->trace = trace;
+}
+
+void fl_pool_set_name(fl_pool *pool, const char *name) {
+    pool->name = name;
 }
 
 int32_t fl_pool_threads(const fl_pool *pool) {
@@ -133,6 +153,7 @@ fl_err fl_pool_open(int32_t n_threads, fl_pool **out) {
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pool->n_threads = n_threads;
+    pool->name = "pool";
     pool->workers = calloc((size_t)n_threads, sizeof *pool->workers);
     fl_err err = pool->workers ? start_workers(pool, &allowed) : FL_FAIL(FL_ERR_NOMEM, "thread pool");
     if (err != FL_ERR_OK) {

@@ -1,10 +1,10 @@
 #include "cli/answer_report.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/format.h"
+#include "cli/meters_report.h"
 
 enum {
     BAR_WIDTH_MAX = 40,
@@ -147,6 +147,7 @@ void fl_answer_print(FILE *file, const fl_answer_report *r) {
             r->info.kv_dtype, r->info.policy);
     if (r->info.block_density < 1) fprintf(file, " (%.1f%% of blocks)", 100 * r->info.block_density);
     fputc('\n', file);
+    fl_meters_print(file, &r->meters);
     if (r->info.position_warning) fprintf(file, "warning: %s\n", r->info.position_warning);
     if (r->info.graph_warning) fprintf(file, FL_GRAPH_WARNING, r->info.graph_warning);
 }
@@ -182,7 +183,7 @@ json_t *fl_answer_json(const fl_answer_report *r, const char *model) {
     int64_t computed = a->prompt_tokens - a->cached_tokens;
     return json_pack(
         "{s:s?, s:s%, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s, "
-        "s:i, s:s, s:f, s:s*, s:I, s:I, s:s*, s:o}",
+        "s:i, s:s, s:f, s:s*, s:I, s:I, s:s*, s:o, s:o}",
         "model", model, "text", a->text ? a->text : "", a->n_bytes, "finish", finish_name(a->finish),
         "prompt_tokens", (json_int_t)a->prompt_tokens, "computed_tokens", (json_int_t)computed,
         "cached_tokens", (json_int_t)a->cached_tokens, "answer_tokens", (json_int_t)a->answer_tokens,
@@ -194,30 +195,6 @@ json_t *fl_answer_json(const fl_answer_report *r, const char *model) {
         r->info.backend, "kv_cache_dtype", r->info.kv_dtype, "threads", (int)r->info.n_threads, "policy",
         r->info.policy, "block_density", r->info.block_density, "warning", r->info.position_warning,
         "graph_steps", (json_int_t)r->info.graph_steps, "plain_steps", (json_int_t)r->info.plain_steps,
-        "graph_warning", r->info.graph_warning, "timeline", timeline_json(r));
-}
-
-fl_err fl_answer_write_trace(const fl_answer_report *r, const char *path) {
-    json_t *events = json_array();
-    spans *list = malloc(sizeof *list);
-    if (!list || !events) {
-        free(list);
-        json_decref(events);
-        return FL_FAIL(FL_ERR_NOMEM, "--trace %s", path);
-    }
-    make_spans(list, r, 0);
-    for (int32_t i = 0; i < list->n; i++) {
-        const span *s = &list->item[i];
-        json_array_append_new(events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:I}}", "name",
-                                                s->name, "cat", "firstlight", "ph", "X", "pid", 1, "tid", 1,
-                                                "ts", (s->begin_s - r->times->load_begin_s) * 1e6, "dur",
-                                                (s->end_s - s->begin_s) * 1e6, "args", "tokens",
-                                                (json_int_t)s->tokens));
-    }
-    free(list);
-    json_t *trace = json_pack("{s:o, s:s}", "traceEvents", events, "displayTimeUnit", "ms");
-    int failed = trace ? json_dump_file(trace, path, JSON_REAL_PRECISION(12)) : -1;
-    json_decref(trace);
-    if (failed) return FL_FAIL(FL_ERR_IO, "--trace %s: cannot write: %s", path, strerror(errno));
-    return FL_ERR_OK;
+        "graph_warning", r->info.graph_warning, "meters", fl_meters_json(&r->meters), "timeline",
+        timeline_json(r));
 }

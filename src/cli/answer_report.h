@@ -1,4 +1,4 @@
-/* Where the time of an answer went: a table with bars, JSON, and a Chrome trace. All from the same marks. */
+/* Where the time of an answer went: a table with bars, and JSON. Both from the same marks. */
 #ifndef FL_CLI_ANSWER_REPORT_H
 #define FL_CLI_ANSWER_REPORT_H
 
@@ -17,6 +17,7 @@ typedef struct fl_answer_report {
     const fl_answer_times *times;
     const fl_documents *documents;
     fl_engine_info info;
+    fl_meters meters;
     fl_memory_use memory;
 } fl_answer_report;
 
@@ -25,8 +26,5 @@ void fl_answer_print(FILE *file, const fl_answer_report *report);
 
 /* The fields of run --json; `model` is the path as given. NULL: out of memory. */
 json_t *fl_answer_json(const fl_answer_report *report, const char *model);
-
-/* Chrome trace events, as chrome://tracing and ui.perfetto.dev read them. */
-fl_err fl_answer_write_trace(const fl_answer_report *report, const char *path);
 
 #endif

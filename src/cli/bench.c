@@ -22,13 +22,13 @@ fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *ou
     fl_backend_seal(out->engine->be, false); /* the roof brings its own memory */
     FL_TRY(fl_roof_measure(out->engine->be, &out->roof));
     fl_backend_seal(out->engine->be, true);
-    fl_timed_begin(&out->timed, out->engine->be);
+    out->timed = out->engine->timed;
+    fl_timed_watch(out->engine->be, true);
     return FL_ERR_OK;
 }
 
 void fl_bench_close(fl_bench *b) {
     fl_progress_clear(&b->progress);
-    if (b->timed.real) fl_timed_end(&b->timed, b->engine->be);
     fl_engine_close(b->engine);
     free(b->text_ids);
 }
@@ -81,8 +81,8 @@ static const char *arithmetic_of(const fl_bench *b, const char *op) {
 int32_t fl_bench_ops(const fl_bench *b, const fl_count *count, double runs, fl_bench_op *out) {
     int32_t n = 0;
 #define X(op)                                                                                                \
-    if (b->timed.times_s.op > 0)                                                                             \
-        out[n++] = (fl_bench_op){#op, b->timed.times_s.op / runs, count->op.flops, count->op.bytes,          \
+    if (b->timed->times_s.op > 0)                                                                            \
+        out[n++] = (fl_bench_op){#op, b->timed->times_s.op / runs, count->op.flops, count->op.bytes,         \
                                  arithmetic_of(b, #op)};
 #include "op/oplist.inc"
 #undef X

@@ -13,7 +13,8 @@ typedef struct fl_bench {
     fl_progress progress;
     fl_engine *engine;
     fl_engine_info info;
-    fl_timed timed;
+    fl_meters meters; /* of the runs that count */
+    fl_timed *timed;  /* the engine's; watching */
     fl_roof roof;
     int32_t *
         text_ids; /* [n_text_ids] the bundled running text, so that routing and blocks are as real text has them */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/trace.h"
 #include "cli/format.h"
 
 /* The request that Ctrl-C cancels; a signal handler has no other way to it. */
@@ -64,6 +65,7 @@ fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_setting
     out->force_positions = options->force_positions;
     out->calibration = options->calibration;
     out->enforce_eager = options->enforce_eager;
+    out->trace_events = options->trace ? FL_TRACE_EVENTS_DEFAULT : 0;
     out->synthetic = options->synthetic;
     out->synthetic_seed = (uint64_t)options->seed;
     out->router_skew = options->skew;

@@ -4,6 +4,7 @@
 
 #include "cli/bench.h"
 #include "cli/format.h"
+#include "cli/meters_report.h"
 
 enum { RUNS_MAX = 1000 };
 
@@ -38,7 +39,7 @@ static fl_err run_once(fl_bench *b, fl_session *session, const int32_t *tokens, 
     return err;
 }
 
-/* On a device ops are not timed in the runs that count, since each would be waited for, and none be part of a graph:
+/* On a device ops are not timed in the runs that count, since each would get its marks, and none be part of a graph:
  * one more run does it. all_s: of the tokens whose ops were timed. */
 static fl_err run_all(fl_bench *b, fl_session *session, const int32_t *tokens, double *times_s,
                       double *all_s) {
@@ -47,16 +48,18 @@ static fl_err run_all(fl_bench *b, fl_session *session, const int32_t *tokens, d
     fl_err err = FL_ERR_OK;
     double token_s = 0;
     *all_s = 0;
-    if (be->device) fl_timed_end(&b->timed, be);
+    if (be->device) fl_timed_watch(be, false);
     err = run_once(b, session, tokens, &token_s);
-    fl_timed_reset(&b->timed);
+    fl_timed_reset(b->timed);
     for (int32_t i = 0; i < o->runs && err == FL_ERR_OK; i++) {
         err = run_once(b, session, tokens, &times_s[i]);
         *all_s += times_s[i] * (double)o->new_tokens;
     }
     fl_engine_get_info(b->engine, &b->info);
+    fl_engine_get_meters(b->engine, &b->meters);
     if (!be->device) return err;
-    fl_timed_begin(&b->timed, be);
+    fl_timed_reset(b->timed);
+    fl_timed_watch(be, true);
     if (err == FL_ERR_OK) err = run_once(b, session, tokens, &token_s);
     *all_s = token_s * (double)o->new_tokens;
     return err;
@@ -97,18 +100,20 @@ static void print_text(const fl_bench *b, const result *r) {
     if (b->engine->be->device)
         printf("\nop by op, each waited for: %s a token\n", fl_format_seconds(r->timed_token_s).s);
     fl_bench_print_ops(b, r->ops, r->n_ops, r->timed_token_s);
+    putchar('\n');
+    fl_meters_print(stdout, &b->meters);
 }
 
 static fl_err print_json(const fl_bench *b, const result *r) {
     return fl_cli_print_json(json_pack(
-        "{s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:o}", "backend",
+        "{s:s, s:i, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:o, s:o}", "backend",
         b->info.backend, "threads", (int)b->info.n_threads, "runs", (int)b->options->runs, "depth",
         (json_int_t)b->options->depth, "tokens", (json_int_t)b->options->new_tokens, "token_s", r->token_s,
         "tokens_per_s", 1 / r->token_s, "flops", r->flops, "bytes", r->bytes, "roof_flops_per_s",
         b->roof.flops_per_s, "roof_bytes_per_s", b->roof.bytes_per_s, "achieved_fraction",
         r->floor_s / r->token_s, "peak_bytes", (json_int_t)r->peak_bytes, "graph_steps",
         (json_int_t)b->info.graph_steps, "plain_steps", (json_int_t)b->info.plain_steps, "ops",
-        fl_bench_ops_json(r->ops, r->n_ops)));
+        fl_bench_ops_json(r->ops, r->n_ops), "meters", fl_meters_json(&b->meters)));
 }
 
 static fl_err bench(const fl_options *o, fl_bench *b) {
@@ -122,6 +127,7 @@ static fl_err bench(const fl_options *o, fl_bench *b) {
     FL_TRY_GOTO(measure(b, session, tokens, &r));
     if (o->json) err = print_json(b, &r);
     else print_text(b, &r);
+    if (err == FL_ERR_OK) err = fl_cli_write_trace(o, b->engine);
 fail:
     fl_session_close(session);
     free(tokens);

@@ -5,6 +5,7 @@
 
 #include "cli/bench.h"
 #include "cli/format.h"
+#include "cli/meters_report.h"
 
 enum { LENGTHS_MAX = 16, RUNS_MAX = 1000, WARM_TOKENS_MAX = 32768 };
 
@@ -23,8 +24,10 @@ typedef struct row {
     fl_bench_op ops[FL_BENCH_OPS_MAX];
     int32_t n_ops;
     char policy[256];
-    double density;     /* of block lists */
-    double skew;        /* hottest expert's rows over the mean, as routed; 0 = no experts */
+    double density; /* of block lists */
+    double skew;    /* hottest expert's rows over the mean, as routed; 0 = no experts */
+    fl_meters meters;
+    double traced_s;    /* median of the runs with a trace, each right after one without; 0 = no --trace */
     double predicted_s; /* by the cost model at the first policy's measured rates; 0 for the first itself */
 } row;
 
@@ -82,22 +85,40 @@ static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
     return fl_dry_run_prompt(b->engine->dry, &prompt, out);
 }
 
-/* `runs` first tokens. On a device an op is waited for when it is timed, so that one more run times ops; a single
- * run does both: of a long prompt the waiting is nothing. *timed_s is all the time in which ops were timed. */
-static fl_err run_timed(fl_bench *b, int64_t n_tokens, double *times_s, double *timed_s) {
+typedef struct run_times {
+    double ttft_s[RUNS_MAX], traced_s[RUNS_MAX]; /* [runs] without and with a trace */
+    double timed_s;                              /* all the time in which ops were timed */
+} run_times;
+
+/* What the trace of the last of them holds is written in the end. */
+static fl_err run_traced(fl_bench *b, int64_t n_tokens, double *ttft_s) {
+    FL_TRY(fl_engine_trace_start(b->engine, 0));
+    fl_err err = run_once(b, n_tokens, ttft_s);
+    fl_engine_trace_stop(b->engine);
+    return err;
+}
+
+/* `runs` first tokens, with --trace as many more in turns with these. On a device routing is read in one more run, whose ops count, since it waits for it; a single
+ * run does both: of a long prompt the waiting is nothing. */
+static fl_err run_timed(fl_bench *b, int64_t n_tokens, run_times *t) {
     int32_t runs = (int32_t)b->options->runs;
     fl_backend *be = b->engine->be;
     bool apart = be->device && runs > 1;
     fl_err err = FL_ERR_OK;
-    *timed_s = 0;
-    if (apart) fl_timed_end(&b->timed, be);
+    t->timed_s = 0;
+    if (apart) fl_timed_watch(be, false);
+    fl_engine_trace_stop(b->engine);
     for (int32_t i = 0; i < runs && err == FL_ERR_OK; i++) {
-        err = run_once(b, n_tokens, &times_s[i]);
-        *timed_s += err == FL_ERR_OK ? times_s[i] : 0;
+        t->traced_s[i] = 0;
+        err = run_once(b, n_tokens, &t->ttft_s[i]);
+        if (err == FL_ERR_OK && b->options->trace) err = run_traced(b, n_tokens, &t->traced_s[i]);
+        t->timed_s += err == FL_ERR_OK ? t->ttft_s[i] + t->traced_s[i] : 0;
     }
+    fl_engine_get_meters(b->engine, &b->meters);
     if (!apart) return err;
-    fl_timed_begin(&b->timed, be);
-    return err == FL_ERR_OK ? run_once(b, n_tokens, timed_s) : err;
+    fl_timed_reset(b->timed);
+    fl_timed_watch(be, true);
+    return err == FL_ERR_OK ? run_once(b, n_tokens, &t->timed_s) : err;
 }
 
 static int64_t peak_bytes(const fl_bench *b) {
@@ -107,7 +128,8 @@ static int64_t peak_bytes(const fl_bench *b) {
 }
 
 static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
-    double times_s[RUNS_MAX], warm_s, timed_s;
+    double warm_s;
+    run_times times;
     int32_t runs = (int32_t)b->options->runs;
     fl_count count;
     *out = (row){.tokens = n_tokens};
@@ -115,18 +137,20 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     if (warm_tokens > WARM_TOKENS_MAX) warm_tokens = WARM_TOKENS_MAX;
     FL_TRY(run_once(b, warm_tokens, &warm_s)); /* one step wakes what there is to wake, at any length */
     FL_TRY(fl_attend_config_reset_counts(&b->engine->attending));
-    fl_timed_reset(&b->timed);
-    FL_TRY(run_timed(b, n_tokens, times_s, &timed_s));
+    fl_timed_reset(b->timed);
+    FL_TRY(run_timed(b, n_tokens, &times));
     /* Lists are as long as the text makes them: counted with the density that was found. */
     b->engine->attending.attend.planned_density = fl_attend_config_density(&b->engine->attending);
     FL_TRY(count_work(b, n_tokens, &count));
-    out->ttft_s = fl_bench_median(times_s, runs);
+    out->ttft_s = fl_bench_median(times.ttft_s, runs);
+    out->traced_s = fl_bench_median(times.traced_s, runs);
+    out->meters = b->meters;
     out->flops = count.total.flops;
     out->bytes = count.total.bytes;
     out->achieved_fraction = out->flops / out->ttft_s / b->roof.flops_per_s;
     out->peak_bytes = peak_bytes(b);
-    out->n_ops = fl_bench_ops(b, &count, b->engine->be->device ? 1 : timed_s / out->ttft_s, out->ops);
-    out->skew = fl_timed_skew(&b->timed);
+    out->n_ops = fl_bench_ops(b, &count, b->engine->be->device ? 1 : times.timed_s / out->ttft_s, out->ops);
+    out->skew = fl_timed_skew(b->timed);
     snprintf(out->policy, sizeof out->policy, "%s", b->info.policy);
     out->density = fl_attend_config_density(&b->engine->attending);
     return FL_ERR_OK;
@@ -178,6 +202,11 @@ static void print_row(const fl_bench *b, const row *r) {
            fl_format_si(b->roof.bytes_per_s).s, fl_bench_arithmetic(b), fl_format_bytes(r->peak_bytes).s);
     if (r->skew > 0) printf("  the hottest expert of a layer has %.2f times the mean load\n", r->skew);
     fl_bench_print_ops(b, r->ops, r->n_ops, r->ttft_s);
+    putchar('\n');
+    fl_meters_print(stdout, &r->meters);
+    if (r->traced_s > 0)
+        printf("traced  %s, %+.2f%%\n", fl_format_seconds(r->traced_s).s,
+               100 * (r->traced_s / r->ttft_s - 1));
     fflush(stdout);
 }
 
@@ -208,6 +237,9 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "block_density", json_real(r->density));
     if (r->predicted_s > 0) json_object_set_new(out, "predicted_s", json_real(r->predicted_s));
     json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
+    json_object_set_new(out, "meters", fl_meters_json(&r->meters));
+    if (r->traced_s > 0) json_object_set_new(out, "traced_ttft_s", json_real(r->traced_s));
+    if (r->traced_s > 0) json_object_set_new(out, "trace_cost", json_real(r->traced_s / r->ttft_s - 1));
 }
 
 /* Never a loss: there is none of random weights. */
@@ -283,6 +315,7 @@ static fl_err bench(const fl_options *options, fl_bench *b) {
         }
     }
     if (err == FL_ERR_OK && options->json) err = print_json(b, rows, n);
+    if (err == FL_ERR_OK) err = fl_cli_write_trace(options, b->engine);
     free(rows);
     return err;
 }

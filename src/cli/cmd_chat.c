@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/cli_answer.h"
 #include "cli/format.h"
+#include "cli/meters_report.h"
 #include "cli/prompt.h"
 
 /* A message up to this many bytes is read as a question: few rows over all that came before. */
@@ -140,7 +141,10 @@ static fl_err converse(chat *c) {
         if (strspn(c->line, " \t") == n_bytes) continue;
         FL_TRY(take_turn(c));
     }
-    return FL_ERR_OK;
+    fl_meters meters;
+    fl_engine_get_meters(c->engine, &meters);
+    if (!c->options->quiet) fl_meters_print(stderr, &meters);
+    return fl_cli_write_trace(c->options, c->engine);
 }
 
 static void close_all(chat *c) {

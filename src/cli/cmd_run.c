@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "cli/answer_report.h"
+#include "cli/meters_report.h"
 #include "cli/prompt.h"
 
 typedef struct running {
@@ -55,12 +56,13 @@ static fl_err report(running *r) {
     fl_answer_report about = {
         .answer = &r->answer, .times = &r->times, .documents = &r->documents, .memory = fl_memory_now()};
     fl_engine_get_info(r->engine, &about.info);
+    fl_engine_get_meters(r->engine, &about.meters);
     if (!o->json) {
         putchar('\n');
         FL_TRY(fl_cli_flush());
     }
     if (!o->quiet && !o->json) fl_answer_print(stderr, &about);
-    if (o->trace) FL_TRY(fl_answer_write_trace(&about, o->trace));
+    FL_TRY(fl_cli_write_trace(o, r->engine));
     return o->json ? fl_cli_print_json(fl_answer_json(&about, o->operands.items[0])) : FL_ERR_OK;
 }
 

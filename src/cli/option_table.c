@@ -96,8 +96,10 @@ const fl_option fl_option_table[] = {
          "run past the trained length without an extension, with a warning"),
     TEXT("calibration", calibration, "FL_CALIBRATION", NULL, "FILE", PATTERN,
          "what `calibrate` wrote; without it, calibration.json beside the checkpoint"),
-    TEXT("trace", trace, NULL, NULL, "FILE", FL_VERB_RUN,
-         "write the timeline as Chrome trace JSON, for ui.perfetto.dev"),
+    TEXT("trace", trace, NULL, NULL, "FILE", ASKING | FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE,
+         "write what each thread and GPU queue did when as Chrome trace JSON, for ui.perfetto.dev; bench "
+         "prefill "
+         "also measures what tracing costs"),
     TEXT("tasks", tasks, NULL, "spark", "NAME[,...]", FL_VERB_EVAL,
          "tasks or families of tasks to ask; NAME* = families that begin so"),
     TEXT("lengths", lengths, NULL, "4k", "N[,N...]", FL_VERB_EVAL,

@@ -196,13 +196,32 @@ static fl_err open_checkpoint(fl_engine *e, const fl_settings *s) {
 
 static fl_err load_weights(fl_engine *e, const fl_settings *s) {
     load_progress progress = {s->progress, s->progress_context, fl_dry_run_weights_bytes(e->dry)};
-    if (e->checkpoint) return fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights);
-    return fl_weights_synthetic(e->be, e->config, &e->synthetic, tell_progress, &progress, &e->weights);
+    double begin_s = fl_trace_now(e->trace);
+    fl_err err = e->checkpoint ? fl_weights_load(e->be, e->checkpoint, tell_progress, &progress, &e->weights)
+                               : fl_weights_synthetic(e->be, e->config, &e->synthetic, tell_progress,
+                                                      &progress, &e->weights);
+    fl_trace_span(e->trace, FL_TRACE_LOAD, "load weights", begin_s, progress.bytes);
+    return err;
+}
+
+/* Ops are timed and traced from here on; what warming took is no part of the meters. */
+static fl_err open_meters(fl_engine *e) {
+    FL_TRY(fl_timed_open(e->be, &e->timed));
+    e->be->trace = e->trace;
+    if (e->be->pool) fl_pool_set_trace(e->be->pool, e->trace);
+    return FL_ERR_OK;
+}
+
+static fl_err open_trace(fl_engine *e, const fl_settings *s) {
+    FL_TRY(fl_trace_open(&e->trace));
+    return s->trace_events != 0 ? fl_trace_start(e->trace, s->trace_events) : FL_ERR_OK;
 }
 
 static fl_err open_all(fl_engine *e, const fl_settings *s) {
+    FL_TRY(open_trace(e, s));
     FL_TRY(s->synthetic ? open_synthetic(e, s) : open_checkpoint(e, s));
     FL_TRY(open_backend(e, s));
+    FL_TRY(open_meters(e));
     FL_TRY(read_sizes(e, s));
     if (e->checkpoint) FL_TRY(open_text(e, s->model_path));
     FL_TRY(read_kv_dtype(e, s->kv_dtype));
@@ -214,6 +233,7 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     if (e->be->record && !s->enforce_eager)
         FL_TRY(fl_graphs_open(e->be, e->config, e->ctx_tokens, &e->graphs));
     FL_TRY(fl_step_warm(e));
+    fl_timed_reset(e->timed);
     fl_backend_seal(e->be, true);
     return start_worker(e);
 }
@@ -258,7 +278,9 @@ void fl_engine_close(fl_engine *e) {
     if (e->step_memory) fl_backend_free_host(e->be, e->step_memory, e->step_bytes);
     if (e->logits_memory) fl_backend_free_host(e->be, e->logits_memory, e->logits_bytes);
     fl_attend_config_close(&e->attending);
+    fl_timed_close(e->timed, e->be);
     fl_backend_close(e->be);
+    fl_trace_close(e->trace);
     fl_chat_close(e->chat);
     fl_schema_masks_close(e->masks);
     fl_tokenizer_close(e->tokenizer);

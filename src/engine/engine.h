@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "backend/timed.h"
 #include "base/arena.h"
 #include "engine/attend_config.h"
 #include "engine/cost_table.h"
@@ -52,6 +53,7 @@ struct fl_request {
     double submit_s;
     void *context;
     double deadline_s; /* since submit; 0 = none */
+    uint64_t id;       /* in the trace */
     atomic_bool cancel;
     /* the worker's */
     fl_detok detok;
@@ -122,6 +124,8 @@ struct fl_engine {
     fl_chat *chat;           /* NULL: the checkpoint has no template */
     char no_chat[256];
     fl_backend *be;
+    fl_trace *trace;
+    fl_timed *timed; /* what be's ops took */
     fl_weights *weights;
     fl_kv_pool *pool;
     fl_prefix *prefix;
@@ -152,8 +156,9 @@ struct fl_engine {
     int32_t logit_rows[FL_LOGIT_ROWS_MAX];
     int32_t *found_pages; /* [ctx pages] */
     uint64_t clock;
-    fl_sched sched;    /* the worker's, policy apart, which is constant */
-    int32_t next_turn; /* of answers, when there are more than a step has rows for */
+    fl_sched sched;           /* the worker's, policy apart, which is constant */
+    int32_t next_turn;        /* of answers, when there are more than a step has rows for */
+    atomic_ullong n_requests; /* ever submitted */
     pthread_t worker;
     bool worker_started, lock_made;
     pthread_mutex_t lock;

@@ -9,12 +9,26 @@ static fl_err need_text(const fl_engine *engine) {
     return FL_FAIL(FL_ERR_UNSUPPORTED, "no tokenizer: %s", engine->no_chat);
 }
 
+typedef struct encoding {
+    const char *text;
+    size_t n_bytes;
+    const fl_text_span *trusted; /* [n_trusted] */
+    size_t n_trusted;
+} encoding;
+
+static fl_err encode(const fl_engine *engine, const encoding *e, int32_t **tokens, int64_t *n_tokens) {
+    double begin_s = fl_trace_now(engine->trace);
+    FL_TRY(fl_tokenizer_encode(engine->tokenizer, e->text, e->n_bytes, e->trusted, e->n_trusted, tokens,
+                               n_tokens));
+    fl_trace_span(engine->trace, FL_TRACE_TEXT, "tokenise", begin_s, *n_tokens);
+    return FL_ERR_OK;
+}
+
 fl_err fl_tokenize(const fl_engine *engine, const char *text, size_t text_bytes, bool parse_special,
                    int32_t **tokens, int64_t *n_tokens) {
     const fl_text_span all = {0, text_bytes};
     FL_TRY(need_text(engine));
-    return fl_tokenizer_encode(engine->tokenizer, text, text_bytes, &all, parse_special ? 1 : 0, tokens,
-                               n_tokens);
+    return encode(engine, &(encoding){text, text_bytes, &all, parse_special ? 1 : 0}, tokens, n_tokens);
 }
 
 fl_err fl_detokenize(const fl_engine *engine, const int32_t *tokens, int64_t n_tokens, char **text,
@@ -49,8 +63,8 @@ fl_err fl_chat_tokenize(const fl_engine *engine, const fl_message *messages, int
     fl_chat_text text;
     size_t border, question = last->content_bytes - question_bytes;
     FL_TRY(render(engine, messages, n_messages, &text));
-    fl_err err = fl_tokenizer_encode(engine->tokenizer, text.text, text.n_bytes, text.trusted, text.n_trusted,
-                                     &out->tokens, &out->n_tokens);
+    const encoding all = {text.text, text.n_bytes, text.trusted, text.n_trusted};
+    fl_err err = encode(engine, &all, &out->tokens, &out->n_tokens);
     bool found = question_bytes > 0 && fl_chat_text_locate(&text, (size_t)n_messages - 1, question, &border);
     out->document_tokens = -1;
     if (err == FL_ERR_OK && found)

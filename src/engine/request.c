@@ -131,6 +131,7 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     r->context = p->context;
     r->submit_s = r->phase_start_s = fl_now_s();
     fl_schedule_enter(r, p);
+    r->id = atomic_fetch_add(&e->n_requests, 1) + 1;
     fl_detok_init(&r->detok, false);
     fl_err err = allocate(r, p);
     if (err != FL_ERR_OK) fl_request_free(r);
@@ -304,9 +305,19 @@ void fl_request_close(fl_request *r) {
     if (!held) fl_request_free(r);
 }
 
+/* The request, or a phase of it, from start_s to now. */
+static void trace_request(const fl_request *r, fl_trace_kind kind, const char *name, double start_s,
+                          int64_t tokens) {
+    const fl_trace_event e = {
+        .name = name, .kind = kind, .begin_s = start_s, .end_s = fl_now_s(), .id = r->id, .count = tokens};
+    if (fl_trace_on(r->engine->trace)) fl_trace_add(r->engine->trace, &e);
+}
+
 /* Merges into the last mark of the same name when the list is full or the phase is one long decode. */
 void fl_request_add_mark(fl_request *r, const char *name, double start_s, int64_t tokens) {
     double now_s = fl_now_s() - r->submit_s;
+    if (strcmp(name, "decode") != 0)
+        trace_request(r, FL_TRACE_PHASE, name, start_s, tokens); /* once, at its end */
     pthread_mutex_lock(&r->engine->lock);
     fl_mark *last = r->n_marks > 0 ? &r->marks[r->n_marks - 1] : NULL;
     bool merge =
@@ -325,6 +336,8 @@ void fl_request_finish(fl_request *r, fl_finish finish, fl_err err) {
     char text[FL_DETOK_OUT_BYTES];
     size_t n = 0;
     fl_session *s = r->session;
+    if (r->ttft_s > 0) trace_request(r, FL_TRACE_PHASE, "decode", r->submit_s + r->ttft_s, r->n_records);
+    trace_request(r, FL_TRACE_REQUEST, "request", r->submit_s, r->n_prompt);
     pthread_mutex_lock(&r->engine->lock);
     if (finish == FL_FINISH_LENGTH) { /* what a stop string or half a code point held back is final now */
         fl_detok_finish(&r->detok, text, &n);
@@ -369,7 +382,9 @@ static bool is_end_token(const fl_request *r, int32_t token) {
 static bool add_text(fl_request *r, int32_t token) {
     size_t n = 0, show = 0;
     if (!r->engine->tokenizer) return false; /* a synthetic model */
+    double begin_s = fl_trace_now(r->engine->trace);
     fl_detok_push(r->engine->tokenizer, &r->detok, token, r->text + r->text_bytes, &n);
+    fl_trace_span(r->engine->trace, FL_TRACE_TEXT, "detokenise", begin_s, 1);
     r->text_bytes += (int64_t)n;
     if (r->n_records + 1 < r->min_tokens) { /* no stop string counts yet */
         r->held_begin = r->text_final = r->text_bytes;

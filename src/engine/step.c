@@ -165,7 +165,9 @@ static void draw_token(building *b, fl_request *r, int32_t logits_row) {
                                  .sampling = &r->sampling,
                                  .index = (uint64_t)r->n_records,
                                  .n_top = r->n_top};
+    double begin_s = fl_trace_now(e->trace);
     fl_err err = fl_sampler_draw(e->sampler, &args, &sample);
+    fl_trace_span(e->trace, FL_TRACE_TEXT, "sample", begin_s, 0);
     if (err != FL_ERR_OK) fl_request_finish(r, FL_FINISH_ERROR, err);
     else fl_request_take_token(r, &sample);
 }
@@ -251,7 +253,9 @@ static fl_err forward(building *b) {
                           .on_layer = on_layer,
                           .on_layer_context = b,
                           .graphs = e->graphs};
+    fl_timed_step_begin(e->be, b->rows, b->document_rows > 0);
     fl_err err = fl_forward(e->weights, &step, &e->arena);
+    fl_timed_step_end(e->be);
     if (err == FL_ERR_OK && b->document_rows > 0) err = fl_attend_config_collect(&e->attending);
     atomic_store(&e->scratch_peak_bytes, e->arena.peak_bytes);
     atomic_store(&e->density, fl_attend_config_density(&e->attending));
@@ -262,9 +266,11 @@ static fl_err forward(building *b) {
 
 void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     building b = {.e = e, .start_s = fl_now_s()};
+    double begin_s = fl_trace_now(e->trace);
     choose(&b, run, n);
     if (b.prefill) build_prefill(&b);
     build_decode(&b);
+    fl_trace_span(e->trace, FL_TRACE_OTHER, "build step", begin_s, b.rows);
     fl_err err = forward(&b);
     if (err != FL_ERR_OK) {
         if (err == FL_ERR_DEVICE) fl_engine_check_device(e);

@@ -48,6 +48,7 @@ void *fl_worker_main(void *argument) {
     fl_engine *e = argument;
     static _Thread_local fl_request *run[RUN_MAX];
     int32_t n;
+    fl_trace_set_lane(0);
     while (gather(e, run, &n)) {
         if (fl_engine_end_lost(e, run, n)) continue;
         n = fl_schedule_admit(e, run, n);

@@ -1,6 +1,7 @@
 /* The layers in order. The residual sum of each half layer is taken by the next norm, so x is read and written once. */
 #include "model/forward.h"
 
+#include "backend/timed.h"
 #include "model/graph.h"
 #include "model/stage.h"
 
@@ -40,8 +41,8 @@ static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, 
     return w->be->op->rmsnorm(w->be, &args);
 }
 
-static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, const fl_activations *act,
-                        fl_arena *arena) {
+static fl_err run_halves(const fl_weights *w, const fl_step *step, int32_t i, const fl_activations *act,
+                         fl_arena *arena) {
     const fl_layer *layer = &w->layers[i];
     int64_t mark = fl_arena_mark(arena);
     FL_TRY(norm(w, layer->attn_norm, i > 0 ? act->delta : NULL, step->rows, act->x, act->normed));
@@ -50,6 +51,16 @@ static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, con
     FL_TRY(norm(w, layer->ffn_norm, act->delta, step->rows, act->x, act->normed));
     FL_TRY(fl_feedforward_run(w, layer, step->rows, act, arena));
     fl_arena_reset(arena, mark);
+    return FL_ERR_OK;
+}
+
+static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, const fl_activations *act,
+                        fl_arena *arena) {
+    fl_timed_span span = {.name = "layer", .kind = FL_TRACE_LAYER, .count = i + 1};
+    fl_timed_begin(w->be, &span);
+    fl_err err = run_halves(w, step, i, act, arena);
+    fl_timed_end(w->be, &span);
+    FL_TRY(err);
     /* Progress is what is done, not what is issued; decode steps need not know. */
     if (step->on_layer && step->n_document > 0 && w->be->wait) FL_TRY(w->be->wait(w->be));
     if (step->on_layer && !step->on_layer(step->on_layer_context, i + 1))
@@ -120,6 +131,7 @@ fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *aren
     fl_stage stage;
     fl_err err = fl_stage_open(weights->be, step, &weights->config, arena, &stage);
     if (err == FL_ERR_OK) err = run_staged(weights, &stage, mark, arena);
+    fl_timed_step_issued(weights->be);
     if (err == FL_ERR_OK) err = fl_stage_close(weights->be, step, &weights->config, &stage);
     else if (weights->be->wait)
         (void)weights->be->wait(weights->be); /* nothing may still read the caller's arrays */

@@ -64,7 +64,7 @@ fl_graphs_info fl_graphs_get_info(const fl_graphs *g) {
 }
 
 bool fl_graphs_take(const fl_graphs *g, const fl_step *step) {
-    bool fits = g && !g->be->timed && step->n_document == 0 && step->rows <= FL_GRAPH_ROWS_MAX &&
+    bool fits = g && !g->be->watched && step->n_document == 0 && step->rows <= FL_GRAPH_ROWS_MAX &&
                 step->n_seqs == step->rows && step->n_logit_rows == step->rows;
     for (int32_t i = 0; fits && i < step->rows; i++)
         fits = step->seqs[i].row == i && step->logit_rows[i] == i && step->seqs[i].pos < g->ctx_tokens;
@@ -104,7 +104,9 @@ static entry *find(fl_graphs *g, const fl_graph_shape *shape) {
 static void record(fl_graphs *g, entry *e, fl_graph_fn *issue, void *context) {
     fl_err err = g->be->record(g->be);
     if (err == FL_ERR_OK) {
+        g->be->recording = true;
         err = issue(context);
+        g->be->recording = false;
         if (err != FL_ERR_OK) snprintf(g->fault, sizeof g->fault, "%s", fl_err_detail());
         fl_err end = g->be->record_end(g->be, err == FL_ERR_OK ? &e->recording : NULL);
         if (err != FL_ERR_OK) return;

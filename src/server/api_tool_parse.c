@@ -133,6 +133,7 @@ static bool step_json(fl_tool_parser *p) {
     p->state = FL_TOOL_CONTENT;
     if (n > 0 && give_call(p, n)) {
         fl_buffer_drop(&p->held, n);
+        p->called = true;
         p->state = FL_TOOL_START;
     }
     return true;
@@ -252,10 +253,16 @@ fl_err fl_tool_parser_push(fl_tool_parser *p, const char *text, size_t n) {
     return fl_buffer_check(&p->held);
 }
 
+static bool is_blank(const fl_buffer *text) {
+    size_t i = 0;
+    while (i < text->n && is_space(text->bytes[i])) i++;
+    return i == text->n;
+}
+
 fl_err fl_tool_parser_finish(fl_tool_parser *p) {
     bool arguments = p->state == FL_TOOL_ARGUMENTS || p->state == FL_TOOL_FORCED;
     bool text = p->state == FL_TOOL_START || p->state == FL_TOOL_JSON || p->state == FL_TOOL_CONTENT;
     if (arguments) give(p, p->sink.arguments, p->held.n);
-    else if (text) give(p, p->sink.content, p->held.n);
+    else if (text && !(p->called && is_blank(&p->held))) give(p, p->sink.content, p->held.n);
     return fl_buffer_check(&p->held);
 }

@@ -37,6 +37,7 @@ typedef struct fl_tool_parser {
     const fl_api_request *request; /* borrowed */
     fl_tool_sink sink;
     fl_tool_state state;
+    bool called;    /* a call in the JSON form came: white space behind it is no content */
     bool fenced;    /* V3's form: the arguments end with a fence */
     fl_buffer held; /* text not yet decided on */
     size_t seen;    /* JSON: bytes of it walked over */

@@ -77,10 +77,11 @@ static const field settings_fields[] = {
     F64(fl_settings, max_step_s),
     I32(fl_settings, requests_max, INT32_MIN, INT32_MAX),
     I64(fl_settings, queue_tokens_max, INT64_MIN, INT64_MAX),
+    I64(fl_settings, trace_events, INT64_MIN, INT64_MAX),
     BOOL(fl_settings, check_lock),
     {0}, /* progress stays here */
 };
-_Static_assert(sizeof(fl_settings) == 208, "a new member of fl_settings needs a line in settings_fields");
+_Static_assert(sizeof(fl_settings) == 216, "a new member of fl_settings needs a line in settings_fields");
 
 static const field params_fields[] = {
     MANY(fl_request_params, tokens, K_ITEMS, n_tokens, sizeof(int32_t), FL_WIRE_TOKENS_MAX),

@@ -116,6 +116,7 @@ static void cuda_seal(fl_backend *be) {
 static void cuda_close(fl_backend *be) {
     fl_cuda *cuda = fl_cuda_of(be);
     fl_cuda_stage_close(cuda);
+    fl_cuda_marks_close(cuda);
     fl_blas_plans_close(cuda->plans);
     if (cuda->blas) fl_blas.Destroy(cuda->blas);
     cudaFree(cuda->workspace);
@@ -154,6 +155,7 @@ static fl_err open_parts(fl_cuda *cuda, int32_t n_threads) {
     FL_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     FL_CUDA_TRY(
         cudaDeviceGetAttribute(&cuda->n_multiprocessors, cudaDevAttrMultiProcessorCount, cuda->device));
+    FL_TRY(fl_cuda_marks_open(cuda));
     FL_TRY(fl_cuda_blas_load());
     FL_CUDA_BLAS_TRY(fl_blas.Create(&cuda->blas));
     FL_TRY(fl_blas_plans_open(&cuda->plans));
@@ -186,6 +188,11 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->record_end = fl_cuda_record_end;
     be->replay = fl_cuda_replay;
     be->recording_close = fl_cuda_recording_close;
+    be->marks_max = FL_CUDA_MARKS;
+    be->mark = fl_cuda_mark;
+    be->mark_time = fl_cuda_mark_time;
+    be->range_begin = fl_cuda_range_begin;
+    be->range_end = fl_cuda_range_end;
     be->free_bytes = cuda_free_bytes;
     be->seal = cuda_seal;
     be->fill = fl_cuda_fill;

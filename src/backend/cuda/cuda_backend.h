@@ -38,7 +38,7 @@ typedef struct fl_cuda_stage {
     int32_t next;
 } fl_cuda_stage;
 
-enum { FL_CUDA_STAGE_BYTES = 32 << 20 };
+enum { FL_CUDA_STAGE_BYTES = 32 << 20, FL_CUDA_MARKS = 8192 };
 
 typedef struct fl_cuda {
     fl_backend base; /* first: a fl_backend * is cast back */
@@ -51,6 +51,7 @@ typedef struct fl_cuda {
     int64_t workspace_bytes;
     fl_blas_plans *plans;
     fl_cuda_stage stage;
+    cudaEvent_t *marks;  /* [FL_CUDA_MARKS] */
     int32_t *seen_fault; /* host: what wait reads */
     int32_t *fault; /* device: fl_cuda_fault, the first since the last wait; kernels set it with atomicCAS */
     int32_t n_multiprocessors;
@@ -78,6 +79,14 @@ fl_err fl_cuda_record(fl_backend *be);
 fl_err fl_cuda_record_end(fl_backend *be, fl_recording **out);
 fl_err fl_cuda_replay(fl_backend *be, const fl_recording *recording);
 void fl_cuda_recording_close(fl_backend *be, fl_recording *recording);
+
+/* Times and ranges of what is issued; cuda_marks.cu. */
+fl_err fl_cuda_marks_open(fl_cuda *cuda);
+void fl_cuda_marks_close(fl_cuda *cuda);
+fl_err fl_cuda_mark(fl_backend *be, int32_t i);
+bool fl_cuda_mark_time(fl_backend *be, int32_t i, double *time_s);
+void fl_cuda_range_begin(fl_backend *be, const char *name);
+void fl_cuda_range_end(fl_backend *be);
 
 fl_err fl_blas_plans_open(fl_blas_plans **out);
 void fl_blas_plans_close(fl_blas_plans *plans);
