@@ -136,13 +136,13 @@ static void write_calls(const json_t *calls, fl_buffer *out) {
 
 /* The name of the function whose call has this id, in the nearest message before that has calls; NULL = unknown. */
 static const json_t *called_name(const fl_api_request *r, size_t at) {
-    const char *id = json_string_value(json_object_get(r->messages[at].extra, "tool_call_id"));
+    const json_t *id = json_object_get(r->messages[at].extra, "tool_call_id");
     size_t i;
     json_t *call;
     while (at > 0 && r->messages[at - 1].tool_calls == NULL) at--;
     if (at == 0 || id == NULL) return NULL;
     json_array_foreach(r->messages[at - 1].tool_calls, i, call) {
-        if (strcmp(json_string_value(json_object_get(call, "id")), id) == 0)
+        if (json_equal(json_object_get(call, "id"), id))
             return json_object_get(json_object_get(call, "function"), "name");
     }
     return NULL;

@@ -111,6 +111,12 @@ fl_api_found fl_api_found_of(const json_t *value) {
     return f;
 }
 
+bool fl_api_is(const json_t *value, const char *text) {
+    size_t n = strlen(text);
+    return json_is_string(value) && json_string_length(value) == n &&
+           memcmp(json_string_value(value), text, n) == 0;
+}
+
 fl_err fl_api_refuse(fl_api_parser *p, const char *param, const char *wanted, const json_t *found) {
     return fl_api_error_set(p->error, 400, param, NULL, "%s: expected %s, found %s", param, wanted,
                             fl_api_found_of(found).text);

@@ -50,6 +50,9 @@ typedef struct fl_api_found {
 } fl_api_found;
 fl_api_found fl_api_found_of(const json_t *value);
 
+/* Is it this string, to its last byte (a NUL inside does not end it)? */
+bool fl_api_is(const json_t *value, const char *text);
+
 /* 400, "PARAM: expected WANTED, found ...". */
 fl_err fl_api_refuse(fl_api_parser *parser, const char *param, const char *wanted, const json_t *found);
 

@@ -1,6 +1,5 @@
 #include "server/api_json.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* A walk over JSON text that knows strings and levels, nothing else; on text that is not JSON its counts are upper
@@ -41,7 +40,7 @@ static void scan_byte(scan *s, size_t at) {
     case '}': s->depth--; break;
     case ',':
         s->values++;
-        if (s->depth == 1) s->key_begin = s->key_end = 0;
+        if (s->depth == 1) s->key_begin = s->key_end = s->string_begin = s->string_end = 0;
         break;
     case ':':
         if (s->depth != 1) break;
@@ -68,9 +67,11 @@ static bool walk(scan *s, const char *body, size_t end, const fl_api_settings *l
 
 /* The name of the field that a walk ended in; "" = none. */
 static const char *field_of(const scan *s, char name[64]) {
-    size_t n = s->key_end - s->key_begin;
-    if (n >= 64) n = 63;
-    if (n > 0) memcpy(name, s->body + s->key_begin, n);
+    bool key = s->key_end >
+               s->key_begin; /* else the walk may have ended before the colon: a name that comes twice */
+    size_t begin = key ? s->key_begin : s->string_begin, end = key ? s->key_end : s->string_end;
+    size_t n = end - begin < 63 ? end - begin : 63;
+    if (n > 0) memcpy(name, s->body + begin, n);
     name[n] = '\0';
     return name;
 }

@@ -17,9 +17,8 @@ static const role_name roles[] = {
 
 static fl_err read_role(fl_api_parser *p, size_t at, json_t *message, const char **out) {
     json_t *value = json_object_get(message, "role");
-    const char *role = json_string_value(value);
-    for (size_t i = 0; role != NULL && i < sizeof roles / sizeof roles[0]; i++) {
-        if (strcmp(role, roles[i].name) != 0) continue;
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
+        if (!fl_api_is(value, roles[i].name)) continue;
         *out = roles[i].rendered;
         return FL_ERR_OK;
     }
@@ -30,9 +29,8 @@ static fl_err read_role(fl_api_parser *p, size_t at, json_t *message, const char
 /* The text of a content part. */
 static fl_err read_part(fl_api_parser *p, size_t at, size_t i, json_t *part, json_t **out) {
     json_t *type_value = json_object_get(part, "type");
-    const char *type = json_string_value(type_value);
-    const char *key = type != NULL && strcmp(type, "refusal") == 0 ? "refusal" : "text";
-    if (type == NULL || strcmp(type, key) != 0)
+    const char *key = fl_api_is(type_value, "refusal") ? "refusal" : "text";
+    if (!fl_api_is(type_value, key))
         return fl_api_refuse(p, fl_api_path_of("messages[%zu].content[%zu].type", at, i).text,
                              "\"text\" (this model reads nothing else)", type_value);
     *out = json_object_get(part, key);
@@ -94,7 +92,7 @@ static fl_err check_call(fl_api_parser *p, size_t at, size_t i, json_t *call) {
     if (!json_is_string(id))
         return fl_api_refuse(p, fl_api_path_of("messages[%zu].tool_calls[%zu].id", at, i).text, "a string",
                              id);
-    if (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+    if (type != NULL && !fl_api_is(type, "function"))
         return fl_api_refuse(p, fl_api_path_of("messages[%zu].tool_calls[%zu].type", at, i).text,
                              "\"function\"", type);
     for (size_t k = 0; k < 2; k++) {

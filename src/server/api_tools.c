@@ -29,7 +29,7 @@ static fl_err read_tool(fl_api_parser *p, size_t i, json_t *tool) {
     const json_t *name = json_object_get(function, "name");
     const json_t *description = json_object_get(function, "description");
     const json_t *parameters = json_object_get(function, "parameters");
-    if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
+    if (!fl_api_is(type, "function"))
         return fl_api_refuse(p, fl_api_path_of("tools[%zu].type", i).text, "\"function\"", type);
     if (!json_is_object(function))
         return fl_api_refuse(p, fl_api_path_of("tools[%zu].function", i).text, "an object", function);
@@ -77,11 +77,9 @@ static fl_err read_named(fl_api_parser *p, json_t *value) {
 
 fl_err fl_api_read_tool_choice(fl_api_parser *p, const char *name, json_t *value) {
     fl_api_request *r = p->request;
-    const char *text = json_string_value(value);
     int choice = FL_API_TOOLS_AUTO;
     if (!json_is_object(value)) {
-        while (choice < FL_API_TOOLS_NAMED && (text == NULL || strcmp(text, choice_names[choice]) != 0))
-            choice++;
+        while (choice < FL_API_TOOLS_NAMED && !fl_api_is(value, choice_names[choice])) choice++;
         if (choice == FL_API_TOOLS_NAMED)
             return fl_api_refuse(
                 p, name, "\"none\", \"auto\", \"required\" or an object that names a function", value);

@@ -159,11 +159,10 @@ static fl_err keep_schema(fl_api_parser *p, json_t *format) {
 
 fl_err fl_api_read_response_format(fl_api_parser *p, const char *name, json_t *value) {
     json_t *type_value = json_object_get(value, "type");
-    const char *type = json_string_value(type_value);
     if (!json_is_object(value)) return fl_api_refuse(p, name, "an object with a type", value);
-    if (type != NULL && strcmp(type, "text") == 0) return FL_ERR_OK;
-    if (type != NULL && strcmp(type, "json_schema") == 0) return keep_schema(p, value);
-    if (type == NULL || strcmp(type, "json_object") != 0)
+    if (fl_api_is(type_value, "text")) return FL_ERR_OK;
+    if (fl_api_is(type_value, "json_schema")) return keep_schema(p, value);
+    if (!fl_api_is(type_value, "json_object"))
         return fl_api_refuse(p, "response_format.type", "\"text\", \"json_object\" or \"json_schema\"",
                              type_value);
     p->request->json_schema = strdup("");
