@@ -101,6 +101,12 @@ fl_err fl_api_json_load(const char *body, size_t n_bytes, const fl_api_settings 
         return fl_api_error_set(error, 413, NULL, "body_too_large",
                                 "the body: expected at most %zu bytes, found %zu", settings->body_bytes_max,
                                 n_bytes);
+    const char *nul = n_bytes > 0 ? memchr(body, '\0', n_bytes) : NULL;
+    if (nul != NULL) { /* jansson passes over one behind a number */
+        walk(&s, body, (size_t)(nul - body), NULL);
+        return fl_api_error_set(error, 400, field_of(&s, name), "invalid_json",
+                                "the body is not valid JSON: byte %zu is NUL", (size_t)(nul - body));
+    }
     if (walk(&s, body, n_bytes, settings)) return refuse_limit(&s, settings, error);
     json_t *root = json_loadb(body, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &fault);
     if (root == NULL) {

@@ -281,6 +281,7 @@ static void what_is_no_object_is_refused(void **state) {
         for (int kind = FL_API_CHAT; kind <= FL_API_DETOKENIZE; kind++)
             expect_refusal((fl_api_kind)kind, not_objects[i], strlen(not_objects[i]), NULL);
     expect_refusal(FL_API_CHAT, "{\"a\":\0}", 7, "a");
+    expect_refusal(FL_API_COMPLETION, "{\"prompt\":\"a\",\"n\":1\0}", 19, "n");
     expect_refusal(FL_API_CHAT, NULL, 0, NULL);
 }
 
