@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct status_type {
     int32_t status;
@@ -55,12 +56,43 @@ static const err_status statuses[] = {
     {FL_ERR_NUMERIC, 500, "not_a_number"},
 };
 
+typedef struct engine_name {
+    const char *engine, *param;
+} engine_name;
+
+/* Fields that only the engine can judge, as its messages begin, and what a client calls them. */
+static const engine_name engine_names[] = {
+    {"stop_tokens", "stop_token_ids"},
+    {"logit_biases", "logit_bias"},
+    {"json_schema", "response_format"},
+    {"tokens", "prompt"},
+    {"temperature", "temperature"},
+    {"top_p", "top_p"},
+    {"min_p", "min_p"},
+    {"min_tokens", "min_tokens"},
+    {"repetition_penalty", "repetition_penalty"},
+    {"deadline_s", "deadline_s"},
+    {"priority", "priority"},
+};
+
+/* The client's field that the engine's message is about; NULL = none. */
+static const char *param_of(const char *detail) {
+    size_t n = strspn(detail, "abcdefghijklmnopqrstuvwxyz_");
+    for (size_t i = 0; i < sizeof engine_names / sizeof engine_names[0]; i++)
+        if (strlen(engine_names[i].engine) == n && memcmp(engine_names[i].engine, detail, n) == 0 &&
+            (detail[n] == ':' || detail[n] == '['))
+            return engine_names[i].param;
+    return NULL;
+}
+
 void fl_api_error_from(fl_api_error *error, fl_err err, const char *detail) {
     err_status found = {err, 500, "internal_error"};
     for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
         if (statuses[i].err == err) found = statuses[i];
-    fl_api_error_set(error, found.status, NULL, found.code, "%s",
-                     detail != NULL && detail[0] != '\0' ? detail : fl_err_name(err));
+    const char *text = detail != NULL && detail[0] != '\0' ? detail : fl_err_name(err);
+    const char *param = found.status == 400 || found.status == 501 ? param_of(text) : NULL;
+    int32_t status = param != NULL ? 400 : found.status; /* what a field asked for is the client's matter */
+    fl_api_error_set(error, status, param, found.code, "%s", text);
 }
 
 void fl_api_error_write(const fl_api_error *error, fl_buffer *out) {

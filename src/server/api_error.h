@@ -20,8 +20,9 @@ fl_err fl_api_error_set(fl_api_error *error, int32_t status, const char *param, 
                         const char *format, ...) FL_PRINTF(5, 6);
 
 /* What a client is told when the engine failed with `err` and `detail`: 400 for INVALID and LIMIT (a field the parser
- * could not judge, a prompt that can never fit), 429 for AGAIN, 499 for CANCELLED, 501 for UNSUPPORTED, 503 for DEVICE
- * and NOMEM, 500 for the rest. `detail` NULL = the code's name. */
+ * could not judge, a prompt that can never fit) and for whatever is about a field of the request, which is then the param;
+ * 429 for AGAIN, 499 for CANCELLED, 501 for UNSUPPORTED, 503 for DEVICE and NOMEM, 500 for the rest. `detail` NULL = the
+ * code's name. */
 void fl_api_error_from(fl_api_error *error, fl_err err, const char *detail);
 
 /* Appends {"error":{"message":..,"type":..,"param":..,"code":..}}. */

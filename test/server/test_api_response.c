@@ -25,6 +25,12 @@ static int close_tokenizer(void **state) {
     return 0;
 }
 
+static int32_t token_of(const char *text) {
+    int32_t id = -1;
+    assert_int_equal(fl_tokenizer_find(tokenizer, text, &id), FL_ERR_OK);
+    return id;
+}
+
 /* An answer being made of a request's body. */
 typedef struct making {
     fl_api_request request;
@@ -188,6 +194,178 @@ static void a_fault_of_a_whole_answer_is_a_status(void **state) {
     assert_string_equal(m.error.code, "limit_exceeded");
 }
 
+/* A token of the bundled model with two alternatives, the second as good as impossible. */
+static void say_scored(making *m, const char *text, int32_t token) {
+    fl_event e = {.type = FL_EVENT_TOKEN, .token = token, .text = text, .text_bytes = strlen(text)};
+    e.logprob = -0.5f;
+    e.n_top = 2;
+    e.top[0] = (fl_token_logprob){token, -0.5f};
+    e.top[1] = (fl_token_logprob){token_of("\""), -INFINITY};
+    feed(m, 0, &e);
+}
+
+#define SCORED(text, bytes)                                                                                  \
+    "{\"token\":\"" text "\",\"logprob\":-0.5,\"bytes\":[" bytes "],\"top_logprobs\":[{\"token\":\"" text    \
+    "\",\"logprob\":-0.5,\"bytes\":[" bytes "]},{\"token\":\"\\\"\",\"logprob\":-9999,\"bytes\":[34]}]}"
+
+static void log_probs_of_a_chat(void **state) {
+    (void)state;
+    making m;
+    begin(&m, FL_API_CHAT, "{" HI ",\"logprobs\":true,\"top_logprobs\":2}");
+    say_scored(&m, "a", token_of("a"));
+    say_scored(&m, "", token_of("b")); /* its text is held back by a stop string */
+    stop(&m, 0, FL_FINISH_STOP, 2);
+    expect(
+        &m, WHOLE
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a\",\"refusal\":null},\"logprobs\":"
+        "{\"content\":[" SCORED("a", "97") "," SCORED("b", "98") "],\"refusal\":null},"
+                                                                 "\"finish_reason\":\"stop\"}]," USAGE(
+                                                                     "12", "2", "14", "8"));
+    begin(&m, FL_API_CHAT, "{" HI ",\"logprobs\":true,\"top_logprobs\":2,\"stream\":true}");
+    say_scored(&m, "a", token_of("a"));
+    say_scored(&m, "", token_of("b"));
+    stop(&m, 0, FL_FINISH_STOP, 2);
+#define DELTA(text, entry)                                                                                   \
+    CHUNK "{\"index\":0,\"delta\":{\"content\":\"" text "\"},\"logprobs\":{\"content\":[" entry              \
+          "],\"refusal\":null},\"finish_reason\":null}]}\n\n"
+    expect(&m,
+           ROLE "}\n\n" DELTA("a", SCORED("a", "97")) DELTA("", SCORED("b", "98")) END("stop") "}\n\n" DONE);
+}
+
+static void log_probs_of_a_completion(void **state) {
+    (void)state;
+    making m;
+    begin(&m, FL_API_COMPLETION, "{\"prompt\":\"p\",\"logprobs\":2}");
+    say_scored(&m, "a", token_of("a"));
+    say_scored(&m, "b", token_of("b"));
+    stop(&m, 0, FL_FINISH_LENGTH, 2);
+    expect(
+        &m,
+        "{" TEXT
+        "{\"index\":0,\"text\":\"ab\",\"logprobs\":{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":[-0.5,-0.5],"
+        "\"top_logprobs\":[{\"a\":-0.5,\"\\\"\":-9999},{\"b\":-0.5,\"\\\"\":-9999}],\"text_offset\":[0,1]},"
+        "\"finish_reason\":\"length\"}]," USAGE("12", "2", "14", "8"));
+}
+
+#define TOOLS                                                                                                \
+    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":" \
+    "{\"name\":\"g\"}}]"
+#define CALL_ID(n) "call_00112233445566770000000" n
+
+static void calls_of_a_whole_answer(void **state) {
+    (void)state;
+    making m;
+    begin(&m, FL_API_CHAT, "{" HI TOOLS "}");
+    say(&m, 0, "{\"name\":\"f\",\"arguments\":{\"a\":\"\\\"\"}}\n{\"na");
+    say(&m, 0, "me\":\"g\",\"arguments\":{}}");
+    stop(&m, 0, FL_FINISH_STOP, 2);
+    expect(
+        &m, WHOLE
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"tool_calls\":["
+        "{\"id\":\"" CALL_ID("0") "\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+                                  "\"{\\\"a\\\":\\\"\\\\\\\"\\\"}\"}},{\"id\":\"" CALL_ID(
+                                      "1") "\",\"type\":\"function\","
+                                           "\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]},"
+                                           "\"logprobs\":null,\"finish_reason\":"
+                                           "\"tool_calls\"}]," USAGE("12", "2", "14", "8"));
+}
+
+static void calls_of_a_stream(void **state) {
+    (void)state;
+    making m;
+    begin(&m, FL_API_CHAT,
+          "{" HI TOOLS ",\"stream\":true,\"tool_choice\":{\"type\":\"function\",\"function\":"
+          "{\"name\":\"g\"}}}");
+    say(&m, 0, "{\"a\":");
+    say(&m, 0, "1}");
+    stop(&m, 0, FL_FINISH_STOP, 2);
+#define PIECE(text)                                                                                          \
+    CHUNK "{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"" text         \
+          "\"}}]}" OPEN "}\n\n"
+    expect(&m, ROLE "}\n\n" CHUNK "{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"" CALL_ID(
+                   "0") "\","
+                        "\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]}" OPEN
+                        "}\n\n" PIECE("{\\\"a\\\":") PIECE("1}") END("tool_calls") "}\n\n" DONE);
+}
+
+static void an_answer_that_never_ended_is_a_fault(void **state) {
+    (void)state;
+    making m;
+    fl_api_error error;
+    begin(&m, FL_API_CHAT, "{" HI "}");
+    say(&m, 0, "A");
+    fl_api_error_set(&error, 503, NULL, "worker_lost", "the worker is gone");
+    fl_api_answer_fail(m.answer, &error);
+    say(&m, 0, "B"); /* too late */
+    expect(&m, "");
+    assert_int_equal(m.error.status, 503);
+    assert_string_equal(m.error.code, "worker_lost");
+}
+
+static void small_bodies(void **state) {
+    (void)state;
+    fl_buffer out;
+    const int32_t tokens[] = {3, 1, 2};
+    fl_buffer_init(&out, 4096);
+    fl_api_models_write("a\"b", 5, 4096, &out);
+    fl_api_tokens_write(tokens, 3, 4096, &out);
+    fl_api_tokens_write(tokens, 0, 4096, &out);
+    fl_api_text_write("\xff\x7f", 2, &out);
+    fl_buffer_add(&out, "", 1);
+    assert_string_equal(
+        out.bytes, "{\"object\":\"list\",\"data\":[{\"id\":\"a\\\"b\",\"object\":\"model\",\"created\":5,"
+                   "\"owned_by\":\"firstlight\",\"max_model_len\":4096}]}"
+                   "{\"count\":3,\"max_model_len\":4096,\"tokens\":[3,1,2]}"
+                   "{\"count\":0,\"max_model_len\":4096,\"tokens\":[]}"
+                   "{\"prompt\":\"\xef\xbf\xbd\\u007f\"}");
+    fl_buffer_free(&out);
+}
+
+typedef struct status_case {
+    fl_err err;
+    int32_t status;
+    const char *type, *code;
+} status_case;
+
+static void engine_errors_have_a_status(void **state) {
+    (void)state;
+    static const status_case cases[] = {
+        {FL_ERR_INVALID, 400, "invalid_request_error", NULL},
+        {FL_ERR_LIMIT, 400, "invalid_request_error", "limit_exceeded"},
+        {FL_ERR_AGAIN, 429, "rate_limit_error", "queue_full"},
+        {FL_ERR_CANCELLED, 499, "cancelled", "cancelled"},
+        {FL_ERR_UNSUPPORTED, 501, "server_error", "unsupported"},
+        {FL_ERR_DEVICE, 503, "server_error", "engine_lost"},
+        {FL_ERR_NOMEM, 503, "server_error", "out_of_memory"},
+        {FL_ERR_INTERNAL, 500, "server_error", "internal_error"},
+    };
+    fl_api_error e;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fl_api_error_from(&e, cases[i].err, NULL);
+        assert_int_equal(e.status, cases[i].status);
+        assert_string_equal(e.type, cases[i].type);
+        assert_string_equal(e.message, fl_err_name(cases[i].err));
+        if (cases[i].code != NULL) assert_string_equal(e.code, cases[i].code);
+        else assert_null(e.code);
+    }
+    fl_api_error_from(&e, FL_ERR_INVALID, "stop_tokens[3]: expected 0..99, found 100");
+    assert_string_equal(e.param, "stop_token_ids");
+    fl_api_error_from(&e, FL_ERR_UNSUPPORTED, "json_schema: \"not\" is not supported");
+    assert_string_equal(e.param, "response_format");
+    assert_int_equal(e.status, 400);
+    fl_api_error_from(&e, FL_ERR_INVALID, "tokensX: x");
+    assert_string_equal(e.param, "");
+    fl_api_error_set(&e, 401, NULL, NULL, "a\nb");
+    assert_string_equal(e.type, "authentication_error");
+    assert_string_equal(e.message, "a?b");
+    fl_api_error_set(&e, 404, NULL, NULL, "x");
+    assert_string_equal(e.type, "not_found_error");
+    fl_api_error_set(&e, 405, NULL, NULL, "x");
+    assert_string_equal(e.type, "invalid_request_error");
+    fl_api_error_set(&e, 413, NULL, NULL, "x");
+    assert_string_equal(e.type, "invalid_request_error");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_come_in_order_with_usage_last),
@@ -196,6 +374,13 @@ int main(void) {
         cmocka_unit_test(completions_stream_text_and_count_every_prompt),
         cmocka_unit_test(a_fault_in_mid_stream_is_an_error_object),
         cmocka_unit_test(a_fault_of_a_whole_answer_is_a_status),
+        cmocka_unit_test(log_probs_of_a_chat),
+        cmocka_unit_test(log_probs_of_a_completion),
+        cmocka_unit_test(calls_of_a_whole_answer),
+        cmocka_unit_test(calls_of_a_stream),
+        cmocka_unit_test(an_answer_that_never_ended_is_a_fault),
+        cmocka_unit_test(small_bodies),
+        cmocka_unit_test(engine_errors_have_a_status),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }
