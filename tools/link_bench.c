@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "server/worker_link.h"
 
-enum { LATE_MAX = 1 << 22 };
+enum { LATE_MAX = 1 << 22, STREAMS_MAX = 16384 };
 
 typedef struct stream {
     int32_t next; /* the token that is due */
@@ -56,17 +56,17 @@ static double own_cpu_s(void) {
 /* Of one of another process's threads, by its id. */
 static double thread_cpu_s(const char *task, const char *id, char *name, size_t n_name) {
     char path[512];
-    unsigned long long ns = 0;
+    char text[64] = "0";
     snprintf(path, sizeof path, "%s/%s/schedstat", task, id);
     FILE *f = fopen(path, "r");
-    if (!f || fscanf(f, "%llu", &ns) != 1) ns = 0;
+    if (f && !fgets(text, sizeof text, f)) text[0] = '\0';
     if (f) fclose(f);
     snprintf(path, sizeof path, "%s/%s/comm", task, id);
     f = fopen(path, "r");
     name[0] = '\0';
     if (f && fgets(name, (int)n_name, f)) name[strcspn(name, "\n")] = '\0';
     if (f) fclose(f);
-    return (double)ns * 1e-9;
+    return strtod(text, NULL) * 1e-9;
 }
 
 /* The first thread (the reader), and all that are called fl-pump. */
@@ -126,10 +126,11 @@ int main(int argc, char **argv) {
     const int32_t prompt[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
     int32_t n = (int32_t)strtol(argv[1], NULL, 10);
     int64_t tokens = strtol(argv[2], NULL, 10);
-    fl_worker_link *link = open_link(argv + 3);
-    stream *streams = calloc((size_t)n, sizeof *streams);
+    static stream streams[STREAMS_MAX];
+    if (n < 1 || n > STREAMS_MAX) return 2;
     late_s = malloc(LATE_MAX * sizeof *late_s);
-    if (!link || !streams || !late_s) return 1;
+    fl_worker_link *link = late_s ? open_link(argv + 3) : NULL;
+    if (!link) return 1;
     fl_link_status s;
     fl_request_params p;
     fl_worker_link_status(link, &s);
@@ -151,7 +152,6 @@ int main(int argc, char **argv) {
     while (__atomic_load_n(&n_done, __ATOMIC_ACQUIRE) < n) usleep(100000);
     report(n, n * tokens, fl_now_s() - begin_s, own_cpu_s() - front_s, worker_cpu_s(s.worker_pid) - worker_s);
     fl_worker_link_close(link);
-    free(streams);
     free(late_s);
     return n_tokens != n * tokens || n_wrong > 0;
 }

@@ -17,6 +17,9 @@ static void set_state(fl_worker_link *l, fl_link_state state) {
     pthread_mutex_lock(&l->lock);
     l->state = state;
     pthread_mutex_unlock(&l->lock);
+}
+
+static void tell_state(const fl_worker_link *l) {
     if (l->o.on_state) l->o.on_state(l->o.on_state_context);
 }
 
@@ -66,6 +69,7 @@ static fl_err on_ready(fl_worker_link *l, const uint8_t *body, size_t n) {
     l->ready_s = l->moved_s = fl_now_s();
     l->n_load_failures = 0;
     set_state(l, FL_LINK_READY);
+    tell_state(l);
     return FL_ERR_OK;
 }
 
@@ -88,7 +92,6 @@ static fl_err on_loading(fl_worker_link *l, const uint8_t *body, size_t n) {
     pthread_mutex_lock(&l->lock);
     l->status.load_fraction = fraction;
     pthread_mutex_unlock(&l->lock);
-    if (l->o.on_state) l->o.on_state(l->o.on_state_context);
     return FL_ERR_OK;
 }
 
@@ -350,8 +353,9 @@ void *fl_link_thread(void *argument) {
         end_requests(l, closing);
         if (closing) break;
         double wait_s = plan_restart(l);
+        if (wait_s < 0) set_state(l, FL_LINK_FAILED);
+        tell_state(l);
         if (wait_s < 0) {
-            set_state(l, FL_LINK_FAILED);
             pause_until(l, -1);
             break;
         }

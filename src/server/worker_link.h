@@ -21,7 +21,8 @@ typedef struct fl_worker_link fl_worker_link;
  * the call. Be quick and never block: every other request waits behind it. PROGRESS events are at least 50 ms apart. */
 typedef void fl_link_event_fn(void *context, const fl_event *event, const fl_mark *marks, int32_t n_marks);
 
-/* The link's state changed (called on its thread, without a lock): read fl_worker_link_status. Be quick. */
+/* The link's state changed, or a worker ended (then status.error says why): read fl_worker_link_status. Called on the
+ * link's thread without a lock. Be quick. */
 typedef void fl_link_state_fn(void *context);
 
 /* Fill with fl_link_options_default, then change what you need. */

@@ -197,8 +197,9 @@ static void load(void) {
     const struct timespec nap = {.tv_nsec = 10000000};
     double begin_s = fl_now_s();
     while (!read_messages()) continue;
-    for (double now_s = begin_s; now_s < begin_s + o.load_s; now_s = fl_now_s()) {
-        (void)fl_wire_put_loading(&out, (now_s - begin_s) / o.load_s);
+    while (fl_now_s() < begin_s + o.load_s) {
+        double done = (fl_now_s() - begin_s) / o.load_s;
+        (void)fl_wire_put_loading(&out, done < 1 ? done : 1);
         send_all();
         nanosleep(&nap, NULL);
     }

@@ -4,7 +4,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -162,6 +166,45 @@ static void closing_ends_what_is_in_flight(void **state) {
     link_no_child();
 }
 
+/* A process that has a link with a ready worker, whose id it writes to `to`, and waits for its own end. */
+static void be_front(int to) {
+    fl_link_status s;
+    fl_worker_link *link = open_stub("--ctx", "1000");
+    do fl_worker_link_status(link, &s);
+    while (s.state != FL_LINK_READY);
+    ssize_t n = write(to, &s.worker_pid, sizeof s.worker_pid);
+    for (;;) n += pause();
+}
+
+/* Gone, or dead and not reaped by whoever inherited it. */
+static bool is_gone(int32_t pid) {
+    char path[64], line[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f) return true;
+    bool dead = !fgets(line, sizeof line, f) || strstr(line, ") Z");
+    fclose(f);
+    return dead;
+}
+
+static void a_worker_goes_with_its_front(void **state) {
+    (void)state;
+    int ends[2];
+    int32_t worker = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t front = fork();
+    if (front == 0) be_front(ends[1]);
+    assert_int_equal(read(ends[0], &worker, sizeof worker), sizeof worker);
+    assert_false(is_gone(worker));
+    assert_int_equal(kill(front, SIGKILL), 0);
+    assert_int_equal(waitpid(front, NULL, 0), front);
+    for (int32_t i = 0; i < 1000 && !is_gone(worker); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    assert_true(is_gone(worker));
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void predicted_seconds_lie_between_the_points(void **state) {
     (void)state;
     const fl_engine_load load = {.n_costs = 3, .cost_tokens = {1000, 2000, 4000}, .cost_s = {1, 3, 9}};
@@ -181,6 +224,7 @@ int main(void) {
         cmocka_unit_test(a_program_that_cannot_start_is_named),
         cmocka_unit_test(bounds_are_kept),
         cmocka_unit_test(closing_ends_what_is_in_flight),
+        cmocka_unit_test(a_worker_goes_with_its_front),
         cmocka_unit_test(predicted_seconds_lie_between_the_points),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
