@@ -116,8 +116,11 @@ typedef struct fl_settings {
         queue_tokens_max; /* bound of it in prompt tokens that are not computed yet; an empty queue takes any
                                  request. 0 (default) = 16 x ctx_tokens */
     int64_t
-        trace_events; /* trace from opening on, into a ring of so many events of 64 bytes (1,024 .. 16M); 0
+        trace_events;    /* trace from opening on, into a ring of so many events of 64 bytes (1,024 .. 16M); 0
                              (default) = not until fl_engine_trace_start */
+    const char *kv_disk; /* folder that keeps document pages, also for later runs, one process at a time; NULL
+                              (default) = none. What it holds can be read by whoever can read the folder */
+    int64_t kv_disk_bytes; /* most bytes in it for this model and these settings; default 16 GiB */
     bool check_lock; /* default true: refuse to start when firstlight.lock.json is there and does not match */
     fl_progress_fn *progress; /* NULL (default) = silent */
     void *progress_context;
@@ -330,6 +333,9 @@ typedef struct fl_request_params {
     double
         deadline_s; /* 0 (default) = none. A request that cannot have its first token so long after submit, as
                           predicted, ends with FL_ERR_LIMIT before more work is put into it */
+    const char
+        *cache_salt; /* documents are shared with requests of the same salt only; NULL (default) and "" are
+                               one salt, that of all who give none; copied */
     bool ignore_eos; /* default false; true keeps going past end tokens (benchmarks, golden tests) */
     void *context;   /* the caller's, for fl_request_context; default NULL */
 } fl_request_params;

@@ -39,6 +39,8 @@ void fl_ask_engine(const fl_options *options, fl_settings *out) {
     out->deterministic = options->deterministic;
     out->n_threads = (int32_t)options->threads;
     out->span_tokens = (int32_t)options->span;
+    out->kv_disk = options->kv_disk;
+    out->kv_disk_bytes = options->kv_disk_bytes;
 }
 
 /* "0.125" or "12.5%" to a share. */

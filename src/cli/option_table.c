@@ -86,6 +86,10 @@ const fl_option fl_option_table[] = {
     TEXT("policy", policy, "FL_POLICY", "full", "NAME[:KEY=VALUE,...]", PATTERN,
          "what document tokens attend: full, window, window-anchors, segments:N or blocks; settings as in "
          "blocks:alpha=0.05,window=1k"),
+    TEXT("kv-disk", kv_disk, "FL_KV_DISK", NULL, "FOLDER", ASKING | FL_VERB_SERVE,
+         "keep the KV of documents there, so that a later start need not read them again"),
+    SIZE("kv-disk-bytes", kv_disk_bytes, "FL_KV_DISK_BYTES", "16g", 1, 9e18, ASKING | FL_VERB_SERVE,
+         "most bytes in --kv-disk for a model and its settings; what was unused longest goes first"),
     CHOICE("tail", tail, "FL_TAIL", "dense", "dense|sparse", PATTERN,
            "what question and answer attend: everything, or what the document's policy says (loses facts)"),
     CHOICE("rope", rope, "FL_ROPE", "model", "model|yarn|ntk|two-path", PATTERN | FL_VERB_CALIBRATE,

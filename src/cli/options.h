@@ -30,6 +30,8 @@ typedef struct fl_options {
     int64_t device;
     bool deterministic, enforce_eager;
     const char *kv_cache_dtype;
+    const char *kv_disk; /* NULL = none */
+    int64_t kv_disk_bytes;
     const char *policy;
     const char *tail;
     const char *rope;

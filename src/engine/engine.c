@@ -24,6 +24,7 @@ void fl_settings_default(fl_settings *settings) {
                               .router_skew = 1,
                               .scheduling_policy = "bins",
                               .requests_max = 64,
+                              .kv_disk_bytes = (int64_t)16 << 30,
                               .check_lock = true};
 }
 
@@ -119,6 +120,22 @@ static fl_err take_step_arrays(fl_engine *e) {
     return far ? fl_arena_take(&arena, floats, sizeof(float), &e->far_k_table) : FL_ERR_OK;
 }
 
+/* Pages are worth what they cost: FLOPs of 64 rows at the beginning, and what they grow by with each page before. Reading
+ * one back from disk is taken as a tenth of computing it (bench/results: a hundredth for spark-66m). */
+static fl_err open_prefix(fl_engine *e) {
+    static const double STORED_SHARE = 0.1;
+    const int32_t tile = fl_tile_rows(e), far = (e->ctx_tokens - 1) / tile * tile;
+    fl_prefix_options options = {.secret = fl_disk_tier_secret(e->tier)};
+    fl_dry_cost first, last;
+    FL_TRY(fl_dry_run_step(e->dry, &(fl_dry_rows){.document_rows = tile}, &first));
+    FL_TRY(fl_dry_run_step(e->dry, &(fl_dry_rows){.document_rows = tile, .document_pos = far}, &last));
+    double pages = tile / (double)FL_KV_PAGE_TOKENS, grown = last.ops.total.flops - first.ops.total.flops;
+    options.page_cost = first.ops.total.flops / pages;
+    options.index_cost = far > 0 ? grown / pages / (far / (double)FL_KV_PAGE_TOKENS) : 0;
+    options.stored_cost = STORED_SHARE * options.page_cost;
+    return fl_prefix_open(e->pool, &options, &e->prefix);
+}
+
 static fl_err reserve(fl_engine *e) {
     const fl_config *c = e->config;
     const fl_memory_sizes sizes = {.ctx_tokens = e->ctx_tokens,
@@ -135,7 +152,7 @@ static fl_err reserve(fl_engine *e) {
     FL_TRY(fl_backend_alloc_host(e->be, e->logits_bytes, &e->logits_memory));
     fl_arena_init(&e->arena, e->scratch, e->scratch_bytes);
     FL_TRY(fl_kv_pool_open(&e->kv_shape, e->kv_pages, e->kv_memory, &e->pool));
-    FL_TRY(fl_prefix_open(e->pool, &(fl_prefix_options){.secret = NULL}, &e->prefix));
+    FL_TRY(open_prefix(e));
     FL_TRY(fl_sampler_open(c->vocab_size, &e->sampler));
     e->kv = calloc((size_t)c->layers, sizeof *e->kv);
     e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));
@@ -229,6 +246,7 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     FL_TRY(load_weights(e, s));
     FL_TRY(fl_attend_config_place(&e->attending, e->be));
     FL_TRY(fl_schedule_open(e, s));
+    FL_TRY(fl_disk_tier_open(e, s));
     FL_TRY(reserve(e));
     if (e->be->record && !s->enforce_eager)
         FL_TRY(fl_graphs_open(e->be, e->config, e->ctx_tokens, &e->graphs));
@@ -268,6 +286,7 @@ void fl_engine_close(fl_engine *e) {
     if (!e) return;
     if (e->worker_started) stop_worker(e);
     fl_sampler_close(e->sampler);
+    fl_disk_tier_close(e);
     fl_prefix_close(e->prefix);
     fl_kv_pool_close(e->pool);
     fl_graphs_close(e->graphs);

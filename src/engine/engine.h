@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "engine/attend_config.h"
 #include "engine/cost_table.h"
+#include "engine/disk_tier.h"
 #include "engine/sample.h"
 #include "kv/prefix.h"
 #include "model/graph.h"
@@ -62,6 +63,8 @@ struct fl_request {
     int32_t last_token;
     fl_schema_state *schema_state; /* of the answer so far; NULL without a schema */
     double cost_total;             /* predicted FLOPs of the prefill, as it was admitted */
+    fl_prefix_key root;            /* of its document in the prefix cache: that of its cache_salt */
+    bool on_disk_asked;            /* the disk tier was asked for its document */
     double blocked_s;              /* since when it waits for pages that others hold; 0 = it does not */
     int64_t n_freed_seen; /* fl_engine.n_freed when it was last tried, so that it is not tried in vain */
     int64_t n_shared_seen;
@@ -129,6 +132,7 @@ struct fl_engine {
     fl_weights *weights;
     fl_kv_pool *pool;
     fl_prefix *prefix;
+    fl_disk_tier *tier; /* NULL = none */
     fl_dry_run *dry;
     fl_sampler *sampler;
     fl_attend_config attending;

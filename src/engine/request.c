@@ -132,6 +132,9 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     r->submit_s = r->phase_start_s = fl_now_s();
     fl_schedule_enter(r, p);
     r->id = atomic_fetch_add(&e->n_requests, 1) + 1;
+    pthread_mutex_lock(&r->engine->lock);
+    r->root = fl_prefix_root(r->engine->prefix, p->cache_salt ? p->cache_salt : "");
+    pthread_mutex_unlock(&r->engine->lock);
     fl_detok_init(&r->detok, false);
     fl_err err = allocate(r, p);
     if (err != FL_ERR_OK) fl_request_free(r);

@@ -95,7 +95,8 @@ static void reuse(fl_session *s, const fl_request *r) {
     fl_prefix_key key;
     const fl_prefix_query query = {.tokens = r->prompt,
                                    .n_pages = document / FL_KV_PAGE_TOKENS,
-                                   .multiple = fl_tile_rows(e) / FL_KV_PAGE_TOKENS};
+                                   .multiple = fl_tile_rows(e) / FL_KV_PAGE_TOKENS,
+                                   .root = r->root};
     int32_t n_found = fl_prefix_find(e->prefix, &query, e->found_pages, &key);
     if (n_found * FL_KV_PAGE_TOKENS >= common) {
         drop_pages(s, 0);

@@ -17,8 +17,8 @@ static void release(fl_engine *e) {
     }
 }
 
-/* Live requests, oldest first, into run[], held until the next call. Waits while there is none. False: the engine
- * closes. */
+/* Live requests, oldest first, into run[], held until the next call. Waits while there is none and the disk tier has
+ * nothing to do. False: the engine closes. */
 static bool gather(fl_engine *e, fl_request **run, int32_t *n) {
     *n = 0;
     pthread_mutex_lock(&e->lock);
@@ -29,7 +29,7 @@ static bool gather(fl_engine *e, fl_request **run, int32_t *n) {
             r->held = true;
             run[(*n)++] = r;
         }
-        if (*n > 0 || e->closing) break;
+        if (*n > 0 || e->closing || fl_disk_tier_busy(e->tier, e->prefix)) break;
         pthread_cond_wait(&e->work, &e->lock);
     }
     bool goes_on = !e->closing;
@@ -51,8 +51,10 @@ void *fl_worker_main(void *argument) {
     fl_trace_set_lane(0);
     while (gather(e, run, &n)) {
         if (fl_engine_end_lost(e, run, n)) continue;
+        fl_disk_tier_pump(e);
         n = fl_schedule_admit(e, run, n);
         if (n > 0) fl_step_run(e, run, n);
+        else if (e->tier) fl_disk_tier_wait(e->tier);
     }
     end_all(e, run, n);
     return NULL;

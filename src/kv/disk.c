@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <openssl/rand.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -48,8 +49,6 @@ struct fl_disk {
     int lock_fd;
     int64_t page_bytes, slot_bytes, capacity_bytes;
     uint8_t secret[SECRET_BYTES];
-    void (*on_finished)(void *context);
-    void *context;
     void *memory; /* of the transfers */
     pthread_t threads[THREADS];
     int32_t n_threads;
@@ -265,7 +264,6 @@ static void *work(void *context) {
         pthread_mutex_unlock(&d->lock);
         if (reads) run_read(d, t);
         else run_write(d, t);
-        if (d->on_finished) d->on_finished(d->context);
         pthread_mutex_lock(&d->lock);
         pthread_cond_broadcast(&d->idle);
     }
@@ -325,10 +323,10 @@ bool fl_disk_next(fl_disk *d, fl_disk_result *out) {
     return any;
 }
 
-void fl_disk_release(fl_disk *d, const fl_disk_result *result) {
+void fl_disk_release(fl_disk *d, const void *bytes) {
     pthread_mutex_lock(&d->lock);
     for (int32_t i = 0; i < FL_DISK_TRANSFERS; i++)
-        if (d->transfers[i].bytes == result->bytes) d->transfers[i].state = UNUSED;
+        if (d->transfers[i].bytes == bytes) d->transfers[i].state = UNUSED;
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -347,17 +345,22 @@ static bool is_busy(const fl_disk *d) {
     return false;
 }
 
+/* Under the lock, until a transfer ends. */
+static void wait_until(fl_disk *d, double end_s) {
+    const struct timespec until = {.tv_sec = (time_t)end_s, .tv_nsec = (long)((end_s - floor(end_s)) * 1e9)};
+    pthread_cond_timedwait(&d->idle, &d->lock, &until);
+}
+
+void fl_disk_wait(fl_disk *d, double timeout_s) {
+    pthread_mutex_lock(&d->lock);
+    wait_until(d, fl_now_s() + timeout_s);
+    pthread_mutex_unlock(&d->lock);
+}
+
 void fl_disk_drain(fl_disk *d, double timeout_s) {
     double end_s = fl_now_s() + timeout_s;
     pthread_mutex_lock(&d->lock);
-    while (is_busy(d) && fl_now_s() < end_s) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 50000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&d->idle, &d->lock, &until);
-    }
+    while (is_busy(d) && fl_now_s() < end_s) wait_until(d, end_s);
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -482,14 +485,16 @@ fl_err fl_disk_open(const fl_disk_options *o, fl_disk **out) {
     if (!d) return FL_FAIL(FL_ERR_NOMEM, "disk tier");
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->work, NULL);
-    pthread_cond_init(&d->idle, NULL);
+    pthread_condattr_t monotonic; /* as fl_now_s */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     d->be = o->be;
     d->lock_fd = d->current = NONE;
     d->page_bytes = o->page_bytes;
     d->slot_bytes = fl_segment_slot_bytes(o->page_bytes);
     d->capacity_bytes = o->capacity_bytes;
-    d->on_finished = o->on_finished;
-    d->context = o->context;
     /* Deleting a segment must leave most of the rest. */
     int64_t segment_bytes =
         o->capacity_bytes / PARTS < SEGMENT_BYTES ? o->capacity_bytes / PARTS : SEGMENT_BYTES;

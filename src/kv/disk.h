@@ -21,10 +21,8 @@ typedef struct fl_disk_options {
     const char *dir; /* made if it is not there, for this user only */
     uint8_t identity[FL_DISK_IDENTITY_BYTES];
     int64_t page_bytes;
-    int64_t capacity_bytes;             /* of this identity's segments */
-    fl_backend *be;                     /* whose memory buffers are in; borrowed */
-    void (*on_finished)(void *context); /* from a thread of the tier, after each transfer; NULL = none */
-    void *context;
+    int64_t capacity_bytes; /* of this identity's segments */
+    fl_backend *be;         /* whose memory buffers are in; borrowed */
 } fl_disk_options;
 
 /* Opens the folder and reads the headers of its segments. FL_ERR_IO: cannot be made, read or written. FL_ERR_CONFIG:
@@ -58,7 +56,11 @@ typedef struct fl_disk_result {
 
 /* The next finished reading, in any order. False: none has finished. */
 bool fl_disk_next(fl_disk *disk, fl_disk_result *out);
-void fl_disk_release(fl_disk *disk, const fl_disk_result *result);
+/* Gives a buffer back, also one of fl_disk_buffer that is not written. */
+void fl_disk_release(fl_disk *disk, const void *bytes);
+
+/* Waits until a transfer ends, timeout_s at most. */
+void fl_disk_wait(fl_disk *disk, double timeout_s);
 
 /* Waits until nothing is queued or under way, timeout_s at most. */
 void fl_disk_drain(fl_disk *disk, double timeout_s);

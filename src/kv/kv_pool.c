@@ -77,6 +77,10 @@ int32_t fl_kv_pool_references(const fl_kv_pool *pool, int32_t page) {
     return pool->references[page];
 }
 
+void *fl_kv_pool_page(const fl_kv_pool *pool, int32_t page) {
+    return pool->memory + page * fl_kv_page_bytes(&pool->shape);
+}
+
 fl_kv_layer fl_kv_pool_layer(const fl_kv_pool *pool, int32_t layer) {
     fl_kv_layer kv = fl_kv_shape_layer(&pool->shape, layer);
     kv.base = pool->memory + layer * fl_kv_piece_bytes(&kv);

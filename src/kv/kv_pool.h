@@ -38,6 +38,9 @@ void fl_kv_pool_hold(fl_kv_pool *pool, int32_t page);
 void fl_kv_pool_drop(fl_kv_pool *pool, int32_t page);
 int32_t fl_kv_pool_references(const fl_kv_pool *pool, int32_t page);
 
+/* Where a page lies: fl_kv_page_bytes of all layers, one behind the other. */
+void *fl_kv_pool_page(const fl_kv_pool *pool, int32_t page);
+
 /* One layer of the pool, as ops take it. */
 fl_kv_layer fl_kv_pool_layer(const fl_kv_pool *pool, int32_t layer);
 

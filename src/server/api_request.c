@@ -126,6 +126,8 @@ void fl_api_request_params(const fl_api_request *r, int32_t choice, uint64_t ran
     fl_request_params_default(out);
     out->max_tokens = r->max_tokens > 0 ? r->max_tokens : INT32_MAX;
     out->min_tokens = r->min_tokens;
+    out->cache_salt = r->cache_salt;
+    out->priority = (int32_t)r->priority;
     out->sampling = (fl_sampling){
         .temperature = (float)r->temperature,
         .top_k = (int32_t)r->top_k,

@@ -78,10 +78,12 @@ static const field settings_fields[] = {
     I32(fl_settings, requests_max, INT32_MIN, INT32_MAX),
     I64(fl_settings, queue_tokens_max, INT64_MIN, INT64_MAX),
     I64(fl_settings, trace_events, INT64_MIN, INT64_MAX),
+    TEXT(fl_settings, kv_disk),
+    I64(fl_settings, kv_disk_bytes, INT64_MIN, INT64_MAX),
     BOOL(fl_settings, check_lock),
     {0}, /* progress stays here */
 };
-_Static_assert(sizeof(fl_settings) == 216, "a new member of fl_settings needs a line in settings_fields");
+_Static_assert(sizeof(fl_settings) == 232, "a new member of fl_settings needs a line in settings_fields");
 
 static const field params_fields[] = {
     MANY(fl_request_params, tokens, K_ITEMS, n_tokens, sizeof(int32_t), FL_WIRE_TOKENS_MAX),
@@ -104,10 +106,11 @@ static const field params_fields[] = {
     TEXT(fl_request_params, json_schema),
     I32(fl_request_params, priority, INT32_MIN, INT32_MAX),
     F64(fl_request_params, deadline_s),
+    TEXT(fl_request_params, cache_salt),
     BOOL(fl_request_params, ignore_eos),
     {0}, /* score_tokens, on_logits and context stay here */
 };
-_Static_assert(sizeof(fl_request_params) == 200,
+_Static_assert(sizeof(fl_request_params) == 208,
                "a new member of fl_request_params needs a line in params_fields");
 
 static const field event_fields[] = {

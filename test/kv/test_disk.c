@@ -90,7 +90,7 @@ static bool read_page(fixture *f, const fl_prefix_entry *page) {
     fill(page->index, want);
     assert_memory_equal(&result.key, &page->key, sizeof page->key);
     if (result.found) assert_memory_equal(result.bytes, want, PAGE_BYTES);
-    fl_disk_release(f->disk, &result);
+    fl_disk_release(f->disk, result.bytes);
     return result.found;
 }
 

@@ -1,0 +1,284 @@
+#include "engine/disk_tier.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/sha256.h"
+#include "engine/engine.h"
+#include "model/fingerprint.h"
+
+static const double WAIT_S = 0.01, CLOSE_S = 30;
+
+/* One chain at a time is read: pages [first, end) of a document, of which `asked` were asked for and `done` have come or
+ * failed. A reference is held on every page of the chain that is there, so that none is evicted meanwhile. */
+struct fl_disk_tier {
+    fl_disk *disk;
+    int64_t page_bytes;
+    int32_t end, next, done, failed; /* end 0: nothing is read; failed: the first that did not come */
+    fl_prefix_entry *chain;          /* [ctx pages] */
+    int32_t *pages;                  /* [ctx pages] where each is held, -1 = not there */
+};
+
+/* ---- what pages are filed under -------------------------------------------------------------------------------- */
+
+typedef struct digest_text {
+    char text[4096];
+    size_t n;
+} digest_text;
+
+static void add_bytes(digest_text *t, const char *name, const void *bytes, size_t n) {
+    char hex[FL_SHA256_HEX_BYTES] = "";
+    if (fl_sha256_of(bytes, n, hex) != FL_ERR_OK) hex[0] = '\0';
+    t->n += (size_t)snprintf(t->text + t->n, sizeof t->text - t->n, "%s %s\n", name, hex);
+}
+
+/* Everything that decides the bits of a document page. */
+static fl_err describe(fl_engine *e, const fl_settings *s, digest_text *t) {
+    fl_fingerprint fingerprint;
+    FL_TRY(fl_fingerprint_compute(s->model_path, NULL, NULL, &fingerprint));
+    const fl_kv_shape *kv = &e->kv_shape;
+    const fl_attend_config *a = &e->attending;
+    float rotations[64 * 16];
+    int32_t rows = a->rope.dim <= 64 ? 16 : 0;
+    t->n = (size_t)snprintf(
+        t->text, sizeof t->text,
+        "engine %s\nmodel %s\nbackend %s %d\nkv %d %d %d %d\npolicy %s\nrope %d %.17g %.9g\n", fl_version(),
+        fingerprint.hex, e->be->name, (int)e->be->split_tokens, (int)kv->format, (int)kv->group,
+        (int)kv->planes, (int)kv->n_outliers, a->policy_text, (int)a->extension.method, a->extension.factor,
+        (double)a->softmax_scale);
+    fl_fingerprint_close(&fingerprint);
+    size_t outliers = (size_t)(kv->n_layers * kv->n_outliers) * sizeof *kv->outliers;
+    if (outliers > 0) add_bytes(t, "outliers", kv->outliers, outliers);
+    for (int32_t rotation = FL_ROTATION_EXACT; rotation <= FL_ROTATION_FAR_KEY && rows > 0; rotation++) {
+        if (rotation != FL_ROTATION_EXACT && a->rope.near_tokens == 0) break;
+        fl_rope_table(&a->rope, rotation, 5000, rows, rotations);
+        add_bytes(t, "rotations", rotations, (size_t)(rows * a->rope.dim) * sizeof(float));
+    }
+    if (a->calibrated) {
+        char *bytes = NULL;
+        size_t n = 0;
+        const char *path = s->calibration, *dir = !path ? s->model_path : *path == '/' ? "/" : ".";
+        FL_TRY(fl_file_read(dir, path ? path : FL_CALIBRATION_NAME, 64 << 20, &bytes, &n));
+        add_bytes(t, "calibration", bytes, n);
+        free(bytes);
+    }
+    return t->n < sizeof t->text ? FL_ERR_OK
+                                 : FL_FAIL(FL_ERR_INTERNAL, "the disk tier's description is too long");
+}
+
+static fl_err identify(fl_engine *e, const fl_settings *s, uint8_t identity[FL_DISK_IDENTITY_BYTES]) {
+    digest_text text;
+    char hex[FL_SHA256_HEX_BYTES];
+    FL_TRY(describe(e, s, &text));
+    FL_TRY(fl_sha256_of(text.text, text.n, hex));
+    for (int32_t i = 0; i < FL_DISK_IDENTITY_BYTES; i++) {
+        const char byte[3] = {hex[2 * i], hex[2 * i + 1], '\0'};
+        identity[i] = (uint8_t)strtoul(byte, NULL, 16);
+    }
+    return FL_ERR_OK;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------------------------- */
+
+fl_err fl_disk_tier_open(fl_engine *e, const fl_settings *s) {
+    if (!s->kv_disk || !*s->kv_disk) return FL_ERR_OK;
+    if (s->synthetic)
+        return FL_FAIL(FL_ERR_INVALID, "kv_disk: a synthetic model's pages are of no use later");
+    fl_disk_tier *tier = calloc(1, sizeof *tier);
+    if (!tier) return FL_FAIL(FL_ERR_NOMEM, "disk tier");
+    e->tier = tier;
+    tier->page_bytes = fl_kv_page_bytes(&e->kv_shape);
+    size_t n = (size_t)fl_pages_of(e->ctx_tokens);
+    tier->chain = calloc(n, sizeof *tier->chain);
+    tier->pages = calloc(n, sizeof *tier->pages);
+    if (!tier->chain || !tier->pages) return FL_FAIL(FL_ERR_NOMEM, "disk tier of %zu pages", n);
+    fl_disk_options options = {
+        .dir = s->kv_disk, .page_bytes = tier->page_bytes, .capacity_bytes = s->kv_disk_bytes, .be = e->be};
+    FL_TRY(identify(e, s, options.identity));
+    return fl_disk_open(&options, &tier->disk);
+}
+
+void fl_disk_tier_close(fl_engine *e) {
+    fl_disk_tier *tier = e->tier;
+    if (!tier) return;
+    double end_s = fl_now_s() + CLOSE_S;
+    fl_prefix_entry entry;
+    while (tier->disk && e->prefix && !e->lost[0] && fl_prefix_unstored(e->prefix, &entry) >= 0 &&
+           fl_now_s() < end_s) {
+        fl_disk_tier_pump(e);
+        fl_disk_tier_wait(tier);
+    }
+    fl_disk_close(tier->disk);
+    for (int32_t i = 0; i < tier->end; i++)
+        if (tier->pages[i] >= 0) fl_kv_pool_drop(e->pool, tier->pages[i]);
+    free(tier->chain);
+    free(tier->pages);
+    free(tier);
+    e->tier = NULL;
+}
+
+const uint8_t *fl_disk_tier_secret(const fl_disk_tier *tier) {
+    return tier ? fl_disk_secret(tier->disk) : NULL;
+}
+
+/* ---- down ------------------------------------------------------------------------------------------------------ */
+
+static bool copy_from_page(fl_engine *e, int32_t page, void *to) {
+    void *from = fl_kv_pool_page(e->pool, page);
+    if (e->be->download) return e->be->download(e->be, to, from, e->tier->page_bytes) == FL_ERR_OK;
+    memcpy(to, from, (size_t)e->tier->page_bytes);
+    return true;
+}
+
+/* The page waiting longest; false: none, or no buffer. A page whose copy fails is only not stored. */
+static bool store_one(fl_engine *e) {
+    fl_prefix_entry entry;
+    pthread_mutex_lock(&e->lock);
+    int32_t page = fl_prefix_unstored(e->prefix, &entry);
+    void *buffer = page >= 0 ? fl_disk_buffer(e->tier->disk) : NULL;
+    if (buffer) {
+        fl_kv_pool_hold(e->pool, page);
+        fl_prefix_set_stored(e->prefix, page);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (!buffer) return false;
+    if (!fl_disk_has(e->tier->disk, &entry.key) && copy_from_page(e, page, buffer))
+        fl_disk_write(e->tier->disk, &entry, buffer);
+    else fl_disk_release(e->tier->disk, buffer);
+    pthread_mutex_lock(&e->lock);
+    fl_kv_pool_drop(e->pool, page);
+    pthread_mutex_unlock(&e->lock);
+    return true;
+}
+
+/* ---- up -------------------------------------------------------------------------------------------------------- */
+
+static bool copy_to_page(fl_engine *e, int32_t page, const void *from) {
+    void *to = fl_kv_pool_page(e->pool, page);
+    if (e->be->upload)
+        return e->be->upload(e->be, to, from, e->tier->page_bytes) == FL_ERR_OK &&
+               e->be->wait(e->be) == FL_ERR_OK;
+    memcpy(to, from, (size_t)e->tier->page_bytes);
+    return true;
+}
+
+/* A free page, at the cost of what the cache can spare; -1 = none. Under the lock. */
+static int32_t take_page(fl_engine *e) {
+    if (fl_kv_pool_free_pages(e->pool) == 0) fl_prefix_evict(e->prefix, 1);
+    return fl_kv_pool_take(e->pool);
+}
+
+static int32_t index_of(const fl_disk_tier *tier, const fl_prefix_key *key) {
+    int32_t i = 0;
+    while (i < tier->end && memcmp(&tier->chain[i].key, key, sizeof *key) != 0) i++;
+    return i;
+}
+
+/* A page of the chain has come, or has not. */
+static void arrive(fl_engine *e, const fl_disk_result *result) {
+    fl_disk_tier *tier = e->tier;
+    int32_t i = index_of(tier, &result->key), page = -1;
+    if (i == tier->end) return;
+    pthread_mutex_lock(&e->lock);
+    if (result->found) page = take_page(e);
+    pthread_mutex_unlock(&e->lock);
+    if (page >= 0 && copy_to_page(e, page, result->bytes)) tier->pages[i] = page;
+    else if (page >= 0) {
+        pthread_mutex_lock(&e->lock);
+        fl_kv_pool_drop(e->pool, page);
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (tier->pages[i] < 0 && i < tier->failed) tier->failed = i;
+    tier->done++;
+}
+
+/* Enters the pages up to the first that did not come, and lets all go: the request that needs them is tried next. */
+static void finish_chain(fl_engine *e) {
+    fl_disk_tier *tier = e->tier;
+    pthread_mutex_lock(&e->lock);
+    for (int32_t i = 0; i < tier->end; i++) {
+        fl_prefix_key key = tier->chain[i].parent;
+        if (tier->pages[i] < 0) continue;
+        if (i < tier->failed) {
+            fl_prefix_add(e->prefix, &key, tier->chain[i].tokens, i, tier->pages[i]);
+            fl_prefix_set_stored(e->prefix, fl_prefix_page_of(e->prefix, &key));
+        }
+        fl_kv_pool_drop(e->pool, tier->pages[i]);
+    }
+    e->n_shared++;
+    e->n_freed++;
+    pthread_mutex_unlock(&e->lock);
+    tier->end = 0;
+}
+
+static void read_some(fl_engine *e) {
+    fl_disk_tier *tier = e->tier;
+    fl_disk_result result;
+    while (fl_disk_next(tier->disk, &result)) {
+        arrive(e, &result);
+        fl_disk_release(tier->disk, result.bytes);
+    }
+    while (tier->next < tier->end && tier->next < tier->failed) {
+        if (tier->pages[tier->next] >= 0) tier->done++; /* in memory already */
+        else if (!fl_disk_read(tier->disk, &tier->chain[tier->next])) return;
+        tier->next++;
+    }
+    if (tier->end > 0 && tier->done == tier->next) finish_chain(e);
+}
+
+void fl_disk_tier_pump(fl_engine *e) {
+    if (!e->tier) return;
+    read_some(e);
+    while (store_one(e)) {
+    }
+}
+
+/* The chain of the request's document as far as memory or disk have it; whether some of it is on disk only. Pages in
+ * memory are held from here on. */
+static bool find_chain(fl_engine *e, const fl_request *r) {
+    fl_disk_tier *tier = e->tier;
+    int32_t first_row = fl_request_first_row(r);
+    int32_t n = (r->document_end < first_row ? r->document_end : first_row) / FL_KV_PAGE_TOKENS, i = 0,
+            on_disk = 0;
+    fl_prefix_key parent = r->root;
+    pthread_mutex_lock(&e->lock);
+    for (; i < n; i++) {
+        fl_prefix_entry *entry = &tier->chain[i];
+        *entry = (fl_prefix_entry){.parent = parent, .index = i};
+        memcpy(entry->tokens, r->prompt + (int64_t)i * FL_KV_PAGE_TOKENS, sizeof entry->tokens);
+        if (!fl_prefix_key_of(e->prefix, &parent, entry->tokens, &entry->key)) break;
+        parent = entry->key;
+        tier->pages[i] = fl_prefix_page_of(e->prefix, &entry->key);
+        if (tier->pages[i] < 0 && !fl_disk_has(tier->disk, &entry->key)) break;
+        if (tier->pages[i] >= 0) fl_kv_pool_hold(e->pool, tier->pages[i]);
+        else on_disk++;
+    }
+    for (int32_t k = 0; k < i && on_disk == 0; k++) fl_kv_pool_drop(e->pool, tier->pages[k]);
+    pthread_mutex_unlock(&e->lock);
+    tier->end = on_disk > 0 ? i : 0;
+    tier->next = tier->done = 0;
+    tier->failed = i;
+    return on_disk > 0;
+}
+
+bool fl_disk_tier_ready(fl_engine *e, fl_request *r) {
+    fl_disk_tier *tier = e->tier;
+    if (!tier || (r->on_disk_asked && tier->end == 0)) return true;
+    if (tier->end > 0) return false; /* its own chain, or another's before it */
+    r->on_disk_asked = true;
+    if (!find_chain(e, r)) return true;
+    read_some(e);
+    return false;
+}
+
+bool fl_disk_tier_busy(const fl_disk_tier *tier, const fl_prefix *prefix) {
+    fl_prefix_entry entry;
+    return tier && (tier->end > 0 || fl_prefix_unstored(prefix, &entry) >= 0);
+}
+
+void fl_disk_tier_wait(fl_disk_tier *tier) {
+    fl_disk_wait(tier->disk, WAIT_S);
+}

@@ -1,0 +1,35 @@
+/* The engine's side of the prefix cache's disk tier (kv/disk.h): pages go down behind steps, and come back before a
+ * request that can use them is admitted. Worker only, unless said otherwise. A NULL tier does nothing. */
+#ifndef FL_ENGINE_DISK_TIER_H
+#define FL_ENGINE_DISK_TIER_H
+
+#include "kv/disk.h"
+
+typedef struct fl_disk_tier fl_disk_tier;
+struct fl_engine;
+struct fl_request;
+
+/* After checkpoint, backend, attention and KV shape are there, before the prefix cache. Nothing without
+ * settings->kv_disk. Hashes the checkpoint, whose fingerprint is part of what pages are filed under. */
+fl_err fl_disk_tier_open(struct fl_engine *engine, const fl_settings *settings);
+
+/* Stores what is still waiting, half a minute at most. The worker has ended. */
+void fl_disk_tier_close(struct fl_engine *engine);
+
+/* Of the prefix cache: [32], or NULL without a tier. */
+const uint8_t *fl_disk_tier_secret(const fl_disk_tier *tier);
+
+/* Hands waiting pages to the tier as far as it takes them, and enters what it has read into the cache. */
+void fl_disk_tier_pump(struct fl_engine *engine);
+
+/* Whether the request may be admitted: nothing of its document is to come from disk. Else its pages are being read,
+ * and it stays queued; asked once a request. */
+bool fl_disk_tier_ready(struct fl_engine *engine, struct fl_request *request);
+
+/* Under the lock. Something is being read, or waits to be stored. */
+bool fl_disk_tier_busy(const fl_disk_tier *tier, const fl_prefix *prefix);
+
+/* Until a transfer ends, 10 ms at most. */
+void fl_disk_tier_wait(fl_disk_tier *tier);
+
+#endif

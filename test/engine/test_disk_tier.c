@@ -1,0 +1,231 @@
+/* The engine with a disk tier: a restart finds its documents again bit for bit, and only what it may find. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <firstlight/firstlight.h>
+
+#include "support/asking.h"
+#include "support/golden.h"
+
+enum { PROMPT = 1200, WHOLE_PAGES = (PROMPT - 1) / 64 * 64 };
+
+typedef struct fixture {
+    char dir[64];
+    golden g;
+} fixture;
+
+static void open_fixture(fixture *f) {
+    *f = (fixture){.dir = "/tmp/firstlight-tier-XXXXXX"};
+    assert_non_null(mkdtemp(f->dir));
+    golden_read("doc2k", &f->g);
+}
+
+static void close_fixture(fixture *f) {
+    char command[160];
+    snprintf(command, sizeof command, "rm -rf %s", f->dir);
+    assert_int_equal(system(command), 0);
+    golden_free(&f->g);
+}
+
+static fl_settings settings_of(const fixture *f) {
+    fl_settings s;
+    fl_settings_default(&s);
+    s.model_path = "build/models/spark-66m";
+    s.ctx_tokens = 2048;
+    s.kv_disk = f->dir;
+    return s;
+}
+
+static fl_engine *open_engine(const fl_settings *s) {
+    fl_engine *e = NULL;
+    if (fl_engine_open(s, &e) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
+    return e;
+}
+
+/* Opens an engine, asks once, closes it. */
+static answer ask_once(const fl_settings *s, const fixture *f) {
+    fl_engine *e = open_engine(s);
+    answer a = ask(e, f->g.ids, PROMPT, -1);
+    fl_engine_close(e);
+    return a;
+}
+
+static void a_restart_finds_its_documents(void **state) {
+    (void)state;
+    static const char *const formats[] = {"bf16", "int4"};
+    fixture f;
+    open_fixture(&f);
+    for (int i = 0; i < 2; i++) {
+        fl_settings s = settings_of(&f);
+        s.kv_dtype = formats[i];
+        answer cold = ask_once(&s, &f), warm = ask_once(&s, &f);
+        assert_int_equal(cold.cached, 0); /* of the other format nothing is found */
+        assert_int_equal(warm.cached, WHOLE_PAGES);
+        assert_same(&cold, &warm);
+    }
+    close_fixture(&f);
+}
+
+/* Whatever decides a page's bits parts the folders. */
+static void other_settings_find_nothing(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    ask_once(&s, &f);
+    fl_settings policy = s, rope = s, backend = s;
+    policy.policy = "window-anchors:window=256,stride=64";
+    rope.rope = "yarn";
+    rope.rope_factor = 2;
+    backend.backend = "avx2";
+    assert_int_equal(ask_once(&policy, &f).cached, 0);
+    assert_int_equal(ask_once(&rope, &f).cached, 0);
+    assert_true(ask_once(&s, &f).cached > 0);
+    assert_int_equal(ask_once(&backend, &f).cached, 0);
+    close_fixture(&f);
+}
+
+/* Every segment gets some of its bytes changed: answers are the same, from what is left. */
+static void damage_never_reaches_an_answer(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    answer cold = ask_once(&s, &f);
+    char command[256];
+    /* the 5th page of the first segment: a byte of its KV */
+    snprintf(
+        command, sizeof command,
+        "for p in %s/*/segment-*.kv; do printf x | dd of=$p bs=1 seek=$((4 * 167936 + 5000)) conv=notrunc "
+        "2>/dev/null; done",
+        f.dir);
+    assert_int_equal(system(command), 0);
+    answer damaged = ask_once(&s, &f), mended = ask_once(&s, &f);
+    assert_same(&cold, &damaged);
+    assert_same(&cold, &mended);
+    assert_true(damaged.cached < WHOLE_PAGES);
+    assert_int_equal(mended.cached, WHOLE_PAGES); /* what was computed again was stored again */
+    close_fixture(&f);
+}
+
+/* A pool that holds one document at a time: the other one comes back from disk. */
+static void what_memory_lost_comes_from_disk(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    s.ctx_tokens = s.kv_tokens = 1280;
+    fl_engine *e = open_engine(&s);
+    answer first = ask(e, f.g.ids, PROMPT, -1);
+    answer other = ask(e, f.g.ids + 500, PROMPT, -1); /* another document */
+    answer again = ask(e, f.g.ids, PROMPT, -1);
+    assert_int_equal(first.cached, 0);
+    assert_int_equal(other.cached, 0);
+    assert_int_equal(again.cached, WHOLE_PAGES);
+    assert_same(&first, &again);
+    fl_engine_close(e);
+    close_fixture(&f);
+}
+
+static int64_t cached_with_salt(fl_engine *e, const fixture *f, const char *salt) {
+    fl_session *session = NULL;
+    fl_request *r = NULL;
+    fl_request_params p;
+    fl_request_params_default(&p);
+    p.tokens = f->g.ids;
+    p.n_tokens = PROMPT;
+    p.max_tokens = 1;
+    p.cache_salt = salt;
+    assert_int_equal(fl_session_open(e, &session), FL_ERR_OK);
+    assert_int_equal(fl_submit(session, &p, &r), FL_ERR_OK);
+    answer a = finish(r);
+    assert_int_equal(fl_session_close(session), FL_ERR_OK);
+    return a.cached;
+}
+
+static void salts_part_tenants_in_memory_and_on_disk(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    fl_engine *e = open_engine(&s);
+    assert_int_equal(cached_with_salt(e, &f, "a"), 0);
+    assert_int_equal(cached_with_salt(e, &f, "b"), 0);
+    assert_int_equal(cached_with_salt(e, &f, "a"), WHOLE_PAGES);
+    fl_engine_close(e);
+    e = open_engine(&s);
+    assert_int_equal(cached_with_salt(e, &f, "c"), 0);
+    assert_int_equal(cached_with_salt(e, &f, NULL), 0);
+    assert_int_equal(cached_with_salt(e, &f, "b"), WHOLE_PAGES);
+    fl_engine_close(e);
+    close_fixture(&f);
+}
+
+/* Requests that come while a document is being read from disk, and one that gives up meanwhile. */
+static void many_requests_share_one_reading(void **state) {
+    (void)state;
+    enum { N = 6 };
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    s.kv_tokens = 16384;
+    answer cold = ask_once(&s, &f);
+    fl_engine *e = open_engine(&s);
+    fl_session *sessions[N];
+    fl_request *requests[N];
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(fl_session_open(e, &sessions[i]), FL_ERR_OK);
+        requests[i] = submit(sessions[i], f.g.ids, PROMPT, -1);
+    }
+    fl_cancel(requests[0]);
+    for (int i = 0; i < N; i++) {
+        answer a = finish(requests[i]);
+        if (i > 0) {
+            assert_int_equal(a.cached, WHOLE_PAGES);
+            assert_same(&cold, &a);
+        }
+        assert_int_equal(fl_session_close(sessions[i]), FL_ERR_OK);
+    }
+    fl_engine_close(e);
+    close_fixture(&f);
+}
+
+static void bad_folders_are_refused(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    fl_engine *e = open_engine(&s), *second = NULL;
+    assert_int_equal(fl_engine_open(&s, &second), FL_ERR_CONFIG);
+    fl_engine_close(e);
+    s.kv_disk_bytes = 1000;
+    assert_int_equal(fl_engine_open(&s, &second), FL_ERR_INVALID);
+    s.kv_disk_bytes = 1 << 30;
+    s.kv_disk = "/proc/none";
+    assert_int_equal(fl_engine_open(&s, &second), FL_ERR_IO);
+    close_fixture(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_restart_finds_its_documents),
+        cmocka_unit_test(other_settings_find_nothing),
+        cmocka_unit_test(damage_never_reaches_an_answer),
+        cmocka_unit_test(what_memory_lost_comes_from_disk),
+        cmocka_unit_test(salts_part_tenants_in_memory_and_on_disk),
+        cmocka_unit_test(many_requests_share_one_reading),
+        cmocka_unit_test(bad_folders_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
