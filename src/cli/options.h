@@ -81,7 +81,8 @@ typedef struct fl_options {
     int64_t port, serve_ctx, kv_tokens, seqs_max, queued_max, queued_tokens_max, body_bytes_max,
         connections_max;
     int64_t default_tokens, request_threads;
-    double wait_max, comment_interval, drain_max;
+    const char *scheduling_policy;
+    double wait_max, comment_interval, drain_max, decode_stall_max;
 } fl_options;
 
 /* Bits of fl_option.verbs. */

@@ -12,6 +12,7 @@ const fl_option_alias fl_serve_aliases[] = {
     {"chunked-prefill-size", "span"},
     {"max-total-tokens", "kv-tokens"},
     {"uvicorn-log-level", "log-level"},
+    {"schedule-policy", "scheduling-policy"},
     {NULL, NULL},
 };
 

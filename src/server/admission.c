@@ -3,6 +3,7 @@
 #include "server/front.h"
 
 #include <math.h>
+#include <string.h>
 
 void fl_admission_open(fl_admission *a) {
     *a = (fl_admission){.n_requests = 0};
@@ -17,9 +18,25 @@ static double cost_of(const fl_link_status *status, int64_t n_tokens) {
     return status->has_info ? fl_link_prefill_s(&status->load, n_tokens) : 0;
 }
 
-double fl_admission_wait_s(fl_front *front) {
+static int32_t bin_of(const fl_engine_load *load, double cost_s) {
+    int32_t bin = 0;
+    while (bin + 1 < load->n_bins && cost_s >= load->bin_end_s[bin]) bin++;
+    return bin;
+}
+
+/* What the engine last said is up to a second old; what is in flight here is not. Needs the lock. */
+static double wait_of(const fl_admission *a, const fl_engine_load *load, double cost_s) {
+    fl_engine_load now = *load;
+    memcpy(now.bin_queued_s, a->queued_s, sizeof now.bin_queued_s);
+    return now.n_bins > 0 ? fl_load_wait_s(&now, cost_s) : a->queued_s[0];
+}
+
+double fl_admission_wait_s(fl_front *front, int64_t n_tokens) {
+    fl_link_status status;
+    fl_worker_link_status(front->link, &status);
+    double cost_s = cost_of(&status, n_tokens);
     pthread_mutex_lock(&front->admission.lock);
-    double wait_s = front->admission.queued_s;
+    double wait_s = wait_of(&front->admission, &status.load, cost_s);
     pthread_mutex_unlock(&front->admission.lock);
     return wait_s;
 }
@@ -43,14 +60,16 @@ static bool worker_takes(fl_front *front, const fl_link_status *status, fl_api_e
 }
 
 /* Needs the lock. */
-static bool fits(fl_front *front, const fl_ticket *more, double wait_s, fl_api_error *error,
+static bool fits(fl_front *front, const fl_ticket *more, const fl_engine_load *load, fl_api_error *error,
                  double *retry_after_s) {
     const fl_admission *a = &front->admission;
     const fl_front_limits *l = &front->limits;
+    int64_t tokens_max = l->tokens_max > 0 ? l->tokens_max : load->queue_tokens_max;
+    double wait_s = wait_of(a, load, more->cost_s);
     if (a->n_requests + more->n_requests > l->requests_max)
         return refuse(front, FL_COUNTER_REJECTED_QUEUE, wait_s, error, retry_after_s,
                       "too many requests are in flight; try again later");
-    if (a->n_tokens > 0 && a->n_tokens + more->n_tokens > l->tokens_max)
+    if (tokens_max > 0 && a->n_tokens > 0 && a->n_tokens + more->n_tokens > tokens_max)
         return refuse(front, FL_COUNTER_REJECTED_TOKENS, wait_s, error, retry_after_s,
                       "too many prompt tokens are waiting; try again later");
     if (l->wait_max_s > 0 && wait_s > l->wait_max_s)
@@ -63,16 +82,17 @@ static bool fits(fl_front *front, const fl_ticket *more, double wait_s, fl_api_e
 static void add(fl_admission *a, const fl_ticket *t, int sign) {
     a->n_requests += sign * t->n_requests;
     a->n_tokens += sign * t->n_tokens;
-    a->queued_s += sign * t->left_s;
-    if (a->queued_s < 1e-9) a->queued_s = 0; /* sums of differences */
+    a->queued_s[t->bin] += sign * t->left_s;
+    if (a->queued_s[t->bin] < 1e-9) a->queued_s[t->bin] = 0; /* sums of differences */
 }
 
-static bool enter(fl_front *front, const fl_ticket *old, fl_ticket *ticket, fl_api_error *error,
-                  double *retry_after_s) {
+/* `old`, if there is one, makes room for `ticket`, and stays if that is refused. */
+static bool enter(fl_front *front, const fl_ticket *old, const fl_ticket *ticket, const fl_engine_load *load,
+                  fl_api_error *error, double *retry_after_s) {
     fl_admission *a = &front->admission;
     pthread_mutex_lock(&a->lock);
     if (old) add(a, old, -1);
-    bool in = fits(front, ticket, a->queued_s, error, retry_after_s);
+    bool in = fits(front, ticket, load, error, retry_after_s);
     if (in) add(a, ticket, 1);
     else if (old) add(a, old, 1);
     pthread_mutex_unlock(&a->lock);
@@ -81,7 +101,11 @@ static bool enter(fl_front *front, const fl_ticket *old, fl_ticket *ticket, fl_a
 
 static fl_ticket make_ticket(const fl_link_status *status, int32_t n_requests, int64_t n_tokens) {
     double cost_s = cost_of(status, n_tokens);
-    return (fl_ticket){.n_requests = n_requests, .n_tokens = n_tokens, .cost_s = cost_s, .left_s = cost_s};
+    return (fl_ticket){.n_requests = n_requests,
+                       .n_tokens = n_tokens,
+                       .bin = bin_of(&status->load, cost_s),
+                       .cost_s = cost_s,
+                       .left_s = cost_s};
 }
 
 bool fl_admission_enter(fl_front *front, int64_t n_tokens, fl_ticket *out, fl_api_error *error,
@@ -90,7 +114,7 @@ bool fl_admission_enter(fl_front *front, int64_t n_tokens, fl_ticket *out, fl_ap
     fl_worker_link_status(front->link, &status);
     if (!worker_takes(front, &status, error, retry_after_s)) return false;
     *out = make_ticket(&status, 1, n_tokens);
-    return enter(front, NULL, out, error, retry_after_s);
+    return enter(front, NULL, out, &status.load, error, retry_after_s);
 }
 
 bool fl_admission_settle(fl_front *front, int32_t n_requests, int64_t n_tokens, fl_ticket *ticket,
@@ -98,7 +122,7 @@ bool fl_admission_settle(fl_front *front, int32_t n_requests, int64_t n_tokens, 
     fl_link_status status;
     fl_worker_link_status(front->link, &status);
     fl_ticket exact = make_ticket(&status, n_requests, n_tokens);
-    if (!enter(front, ticket, &exact, error, retry_after_s)) return false;
+    if (!enter(front, ticket, &exact, &status.load, error, retry_after_s)) return false;
     *ticket = exact;
     return true;
 }

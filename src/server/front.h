@@ -43,7 +43,7 @@ typedef struct fl_front_limits {
 typedef struct fl_admission {
     pthread_mutex_t lock; /* guards what follows */
     int64_t n_requests, n_tokens;
-    double queued_s; /* predicted seconds of prefill still to do */
+    double queued_s[FL_BINS_MAX]; /* predicted seconds of prefill still to do, by the engine's bins */
 } fl_admission;
 
 typedef struct fl_front {
@@ -92,6 +92,7 @@ bool fl_front_knows_model(const fl_front *front, const char *model, fl_api_error
 /* admission.c: a request's share of the bounds. */
 typedef struct fl_ticket {
     int64_t n_requests, n_tokens;
+    int32_t bin;
     double cost_s, left_s;
 } fl_ticket;
 
@@ -111,8 +112,8 @@ bool fl_admission_settle(fl_front *front, int32_t n_requests, int64_t n_tokens, 
 void fl_admission_progress(fl_front *front, fl_ticket *ticket, double fraction);
 void fl_admission_leave(fl_front *front, fl_ticket *ticket);
 
-/* What a prompt that came now would wait. */
-double fl_admission_wait_s(fl_front *front);
+/* What a prompt of n_tokens that came now would wait. */
+double fl_admission_wait_s(fl_front *front, int64_t n_tokens);
 
 /* request_tokens.c: from a checked request to token ids. */
 typedef struct fl_prompt_tokens {

@@ -69,7 +69,7 @@ static void read_gauges(fl_front *front, fl_gauges *out) {
                        .n_connections = load.connections,
                        .n_exchanges = load.exchanges,
                        .n_body_bytes = load.body_bytes,
-                       .predicted_wait_s = fl_admission_wait_s(front)};
+                       .predicted_wait_s = fl_admission_wait_s(front, 1)};
 }
 
 void fl_handle_metrics(fl_front *front, fl_http_exchange *exchange) {

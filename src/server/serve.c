@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { JOBS_MAX = 4096, CONFIG_BYTES_MAX = 8 << 20, CONTEXTS_IN_FLIGHT = 4 };
+enum { JOBS_MAX = 4096, CONFIG_BYTES_MAX = 8 << 20 };
 
 struct fl_serve {
     fl_front front;
@@ -141,6 +141,7 @@ static fl_err open_link(fl_serve *s, const fl_serve_options *o) {
     fl_link_options link = o->link;
     link.requests_max = o->requests_max;
     if (link.settings.requests_max < o->requests_max) link.settings.requests_max = o->requests_max;
+    if (o->tokens_max > 0) link.settings.queue_tokens_max = o->tokens_max;
     link.on_state = on_state;
     link.on_state_context = s;
     FL_TRY(fl_worker_link_open(&link, &s->front.link));
@@ -165,14 +166,12 @@ static fl_err open_http(fl_serve *s, const fl_serve_options *o) {
 }
 
 static void set_limits(fl_front *f, const fl_serve_options *o) {
-    int64_t ctx = o->link.settings.ctx_tokens;
     f->limits = (fl_front_limits){.body_bytes_max = o->body_bytes_max,
                                   .requests_max = o->requests_max,
                                   .tokens_max = o->tokens_max,
                                   .wait_max_s = o->wait_max_s,
                                   .comment_s = o->comment_s,
                                   .answer_tokens_default = o->answer_tokens_default};
-    if (f->limits.tokens_max == 0) f->limits.tokens_max = ctx > 0 ? CONTEXTS_IN_FLIGHT * ctx : INT64_MAX / 2;
     fl_api_settings_default(&f->api);
     f->api.body_bytes_max = (size_t)o->body_bytes_max;
     f->created = (int64_t)time(NULL);
