@@ -167,6 +167,36 @@ static void verbs_are_found_or_suggested(void **state) {
     assert_int_equal(fl_verb_find(1, argv, &verb, &n_words), FL_ERR_INVALID);
 }
 
+static const fl_option *option_of_serve(const char *name) {
+    for (const fl_option *o = fl_option_table; o->name; o++)
+        if ((o->verbs & FL_VERB_SERVE) && strcmp(o->name, name) == 0) return o;
+    return NULL;
+}
+
+static void serve_knows_other_servers_spellings(void **state) {
+    fl_options o;
+    (void)state;
+    for (const fl_option_alias *a = fl_serve_aliases; a->spelling; a++) {
+        if (!option_of_serve(a->name)) fail_msg("%s is for %s, which is no option", a->spelling, a->name);
+        if (option_of_serve(a->spelling)) fail_msg("%s is an option itself", a->spelling);
+    }
+    for (const fl_option_verdict *v = fl_serve_verdicts; v->spelling; v++) {
+        assert_non_null(v->why);
+        if (option_of_serve(v->spelling)) fail_msg("%s is an option itself", v->spelling);
+    }
+    assert_int_equal(PARSE("serve", &o, "m", "--context-length", "8k", "--max-running-requests=3",
+                           "--enable-metrics", "--served-model-name", "a", "--served-model-name", "b"),
+                     FL_ERR_OK);
+    assert_int_equal(o.serve_ctx, 8192);
+    assert_int_equal(o.seqs_max, 3);
+    assert_int_equal(o.names.n, 2);
+    assert_int_equal(o.operands.n, 1);
+    fl_options_close(&o);
+    REFUSED("serve", "--kv-tokens", "m", "--gpu-memory-utilization", "0.9");
+    REFUSED("serve", "never run", "m", "--trust-remote-code");
+    REFUSED("run", "no option --context-length", "m", "--context-length", "8k");
+}
+
 static void the_environment_is_between_default_and_command_line(void **state) {
     fl_options o;
     (void)state;
@@ -248,6 +278,7 @@ int main(void) {
         cmocka_unit_test(every_spelling_is_read),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(verbs_are_found_or_suggested),
+        cmocka_unit_test(serve_knows_other_servers_spellings),
         cmocka_unit_test(the_environment_is_between_default_and_command_line),
         cmocka_unit_test(help_of_every_kind_names_every_option),
     };
