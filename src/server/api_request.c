@@ -3,6 +3,7 @@
 #include "server/api_fields.h"
 #include "server/api_json.h"
 #include "server/api_tools.h"
+#include "text/schema.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,19 @@ static fl_err check_together(fl_api_parser *p) {
     return FL_ERR_OK;
 }
 
+/* A schema is compiled here once to refuse it before anything is queued, and again where it is used. */
+static fl_err check_schema(fl_api_parser *p) {
+    const fl_api_request *r = p->request;
+    const char *param =
+        r->tools != NULL && r->tool_choice >= FL_API_TOOLS_REQUIRED ? "tools" : "response_format";
+    if (r->json_schema == NULL) return FL_ERR_OK;
+    if (r->ignore_eos)
+        return fl_api_error_set(p->error, 400, "ignore_eos", NULL,
+                                "ignore_eos: expected false, since a schema says where the answer ends");
+    if (fl_schema_check(r->json_schema) == FL_ERR_OK) return FL_ERR_OK;
+    return fl_api_error_set(p->error, 400, param, "invalid_schema", "%s: %s", param, fl_err_detail());
+}
+
 static fl_err read_all(fl_api_parser *p) {
     fl_api_request *r = p->request;
     FL_TRY(fl_api_fields_read(p, r->root));
@@ -85,6 +99,7 @@ static fl_err read_all(fl_api_parser *p) {
     FL_TRY(check_presence(p));
     FL_TRY(check_together(p));
     if (r->kind == FL_API_CHAT) FL_TRY(fl_api_tools_force(r, p->error));
+    FL_TRY(check_schema(p));
     fl_api_find_question(r);
     return FL_ERR_OK;
 }
@@ -98,6 +113,37 @@ fl_err fl_api_request_parse(fl_api_kind kind, const char *body, size_t n_bytes,
     if (err == FL_ERR_OK) err = read_all(&parser);
     if (err != FL_ERR_OK) fl_api_request_free(out);
     return err;
+}
+
+/* The first id of a prompt that is not below n_vocab; the number of ids if there is none. */
+static int64_t first_unknown(const fl_api_prompt *prompt, int32_t n_vocab) {
+    int64_t i = 0;
+    while (i < prompt->n_tokens && prompt->tokens[i] < n_vocab) i++;
+    return i;
+}
+
+static fl_err refuse_id(const char *param, int32_t id, int32_t n_vocab, fl_api_error *error) {
+    return fl_api_error_set(error, 400, param, NULL, "%s: expected a token id 0..%d, found %d", param,
+                            n_vocab - 1, id);
+}
+
+fl_err fl_api_request_check_ids(const fl_api_request *r, int32_t n_vocab, fl_api_error *error) {
+    const char *name = r->kind == FL_API_DETOKENIZE ? "tokens" : "prompt";
+    for (int32_t i = 0; i < r->n_prompts; i++) {
+        int64_t at = first_unknown(&r->prompts[i], n_vocab);
+        if (at == r->prompts[i].n_tokens) continue;
+        fl_api_path path = r->n_prompts > 1 ? fl_api_path_of("%s[%d][%lld]", name, i, (long long)at)
+                                            : fl_api_path_of("%s[%lld]", name, (long long)at);
+        return refuse_id(path.text, r->prompts[i].tokens[at], n_vocab, error);
+    }
+    for (int32_t i = 0; i < r->n_stop_tokens; i++)
+        if (r->stop_tokens[i] >= n_vocab)
+            return refuse_id(fl_api_path_of("stop_token_ids[%d]", i).text, r->stop_tokens[i], n_vocab, error);
+    for (int32_t i = 0; i < r->n_biases; i++)
+        if (r->biases[i].token >= n_vocab)
+            return refuse_id(fl_api_path_of("logit_bias.%d", r->biases[i].token).text, r->biases[i].token,
+                             n_vocab, error);
+    return FL_ERR_OK;
 }
 
 void fl_api_request_free(fl_api_request *r) {
@@ -147,4 +193,6 @@ void fl_api_request_params(const fl_api_request *r, int32_t choice, uint64_t ran
     out->n_logit_biases = r->n_biases;
     out->ignore_eos = r->ignore_eos;
     out->json_schema = r->json_schema;
+    out->priority = (int32_t)r->priority;
+    out->deadline_s = r->deadline_s;
 }

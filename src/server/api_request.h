@@ -111,9 +111,13 @@ typedef struct fl_api_request {
 } fl_api_request;
 
 /* Checks `body` as a request of this kind. On success the caller frees *out; on failure *out is empty and *error says
- * what to answer: 413 for a body over body_bytes_max, else 400, with the field to blame where there is one. */
+ * what to answer: 413 for a body over body_bytes_max, 503 without memory, else 400, with the field to blame where there is one. */
 fl_err fl_api_request_parse(fl_api_kind kind, const char *body, size_t n_bytes,
                             const fl_api_settings *settings, fl_api_request *out, fl_api_error *error);
+
+/* What only a model's vocabulary can tell: ids of prompts, stop_token_ids and logit_bias must be below n_vocab. 400 names
+ * the entry. */
+fl_err fl_api_request_check_ids(const fl_api_request *request, int32_t n_vocab, fl_api_error *error);
 
 /* Accepts a zeroed request; leaves one. */
 void fl_api_request_free(fl_api_request *request);

@@ -222,7 +222,9 @@ static bool read_request(fl_call *call, fl_api_error *error) {
     const char *body = fl_http_get_body(call->exchange, &n);
     fl_err err = fl_api_request_parse(call->route->kind, body, n, &call->front->api, &call->request, error);
     fl_http_drop_body(call->exchange);
-    return err == FL_ERR_OK && fl_front_knows_model(call->front, call->request.model, error);
+    return err == FL_ERR_OK && fl_front_knows_model(call->front, call->request.model, error) &&
+           fl_api_request_check_ids(&call->request, fl_tokenizer_n_vocab(call->front->tokenizer), error) ==
+               FL_ERR_OK;
 }
 
 static bool check_length(fl_call *call, int64_t n_tokens, int64_t ctx_tokens, fl_api_error *error) {

@@ -10,6 +10,7 @@
 #ifndef FL_SERVER_FRONT_H
 #define FL_SERVER_FRONT_H
 
+#include "server/api_chat.h"
 #include "server/api_error.h"
 #include "server/api_request.h"
 #include "server/auth.h"
@@ -60,7 +61,8 @@ typedef struct fl_front {
     fl_worker_link *link;
     fl_tokenizer *tokenizer;
     fl_chat *chat;
-    char no_chat[256]; /* why there is no chat template; "" = there is one */
+    fl_api_template shows; /* of its template */
+    char no_chat[256];     /* why there is no chat template; "" = there is one */
     fl_auth *auth;
     fl_metrics *metrics;
     fl_log *log;

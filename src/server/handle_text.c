@@ -18,7 +18,9 @@ static bool read_request(fl_front *front, fl_http_exchange *exchange, fl_call *c
     const char *body = fl_http_get_body(exchange, &n);
     fl_err err = fl_api_request_parse(call->route->kind, body, n, &front->api, &call->request, &error);
     fl_http_drop_body(exchange);
-    if (err == FL_ERR_OK && fl_front_knows_model(front, call->request.model, &error)) return true;
+    if (err == FL_ERR_OK && fl_front_knows_model(front, call->request.model, &error) &&
+        fl_api_request_check_ids(&call->request, fl_tokenizer_n_vocab(front->tokenizer), &error) == FL_ERR_OK)
+        return true;
     fl_front_answer_error(exchange, &error, 0, 0);
     return false;
 }

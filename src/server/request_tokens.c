@@ -4,27 +4,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-static fl_err render(const fl_front *front, const fl_api_request *r, fl_chat_text *text) {
-    const fl_chat_options options = {.add_generation_prompt = r->add_generation_prompt,
-                                     .tools = r->tool_choice == FL_API_TOOLS_NONE ? NULL : r->tools,
-                                     .extra_kwargs = r->template_kwargs};
-    if (!front->chat)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "messages: this model has no chat template: %s", front->no_chat);
-    return fl_chat_render(front->chat, r->messages, r->n_messages, &options, text);
+/* Where the question begins, as a number of tokens; -1 = no question was told apart. */
+static int64_t document_end(const fl_front *front, const fl_api_request *r, const fl_api_chat *chat,
+                            const fl_chat_text *text, const fl_prompt_tokens *prompt) {
+    size_t border = 0;
+    if (r->question_bytes == 0 || chat->question_message >= chat->n_messages) return -1;
+    size_t question = r->messages[r->question_message].content_bytes - r->question_bytes;
+    if (!fl_chat_text_locate(text, chat->question_message, question, &border)) return -1;
+    return fl_tokenizer_count_before(front->tokenizer, prompt->ids, prompt->n, border);
 }
 
 static fl_err tokenize_chat(const fl_front *front, const fl_api_request *r, fl_prompt_tokens *out) {
-    fl_chat_text text;
-    size_t border = 0;
-    FL_TRY(render(front, r, &text));
-    fl_err err = fl_tokenizer_encode(front->tokenizer, text.text, text.n_bytes, text.trusted, text.n_trusted,
-                                     &out->ids, &out->n);
-    if (err == FL_ERR_OK && r->question_bytes > 0 && r->question_message < r->n_messages) {
-        size_t question = r->messages[r->question_message].content_bytes - r->question_bytes;
-        if (fl_chat_text_locate(&text, r->question_message, question, &border))
-            out->document_tokens = fl_tokenizer_count_before(front->tokenizer, out->ids, out->n, border);
-    }
+    fl_api_chat chat;
+    fl_chat_text text = {0};
+    fl_err err = FL_ERR_OK;
+    if (!front->chat)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "messages: this model has no chat template: %s", front->no_chat);
+    FL_TRY(fl_api_chat_prepare(r, &front->shows, &chat));
+    FL_TRY_GOTO(fl_chat_render(front->chat, chat.messages, chat.n_messages, &chat.options, &text));
+    FL_TRY_GOTO(fl_tokenizer_encode(front->tokenizer, text.text, text.n_bytes, text.trusted, text.n_trusted,
+                                    &out->ids, &out->n));
+    out->document_tokens = document_end(front, r, &chat, &text, out);
+fail:
     fl_chat_text_free(&text);
+    fl_api_chat_free(&chat);
     return err;
 }
 
@@ -47,16 +50,10 @@ static fl_err tokenize_text(const fl_front *front, const fl_api_request *r, cons
     return r->add_special_tokens && front->add_bos ? add_bos(front, out) : FL_ERR_OK;
 }
 
-static fl_err copy_ids(const fl_front *front, const fl_api_prompt *p, fl_prompt_tokens *out) {
-    int32_t n_vocab = fl_tokenizer_n_vocab(front->tokenizer);
+static fl_err copy_ids(const fl_api_prompt *p, fl_prompt_tokens *out) {
     out->ids = malloc(((size_t)p->n_tokens + 1) * sizeof *out->ids);
     if (!out->ids) return FL_FAIL(FL_ERR_NOMEM, "%lld tokens", (long long)p->n_tokens);
-    for (int64_t i = 0; i < p->n_tokens; i++) {
-        if (p->tokens[i] < 0 || p->tokens[i] >= n_vocab)
-            return FL_FAIL(FL_ERR_INVALID, "prompt: token %lld: expected an id in 0..%d, found %d",
-                           (long long)i, n_vocab - 1, p->tokens[i]);
-        out->ids[i] = p->tokens[i];
-    }
+    memcpy(out->ids, p->tokens, (size_t)p->n_tokens * sizeof *out->ids);
     out->n = p->n_tokens;
     return FL_ERR_OK;
 }
@@ -68,7 +65,7 @@ fl_err fl_front_tokenize(const fl_front *front, const fl_api_request *request, i
     if (request->n_prompts == 0) err = tokenize_chat(front, request, out);
     else {
         const fl_api_prompt *p = &request->prompts[index];
-        err = p->text ? tokenize_text(front, request, p, out) : copy_ids(front, p, out);
+        err = p->text ? tokenize_text(front, request, p, out) : copy_ids(p, out);
     }
     if (err != FL_ERR_OK) {
         free(out->ids);

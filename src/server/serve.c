@@ -90,6 +90,7 @@ static fl_err open_text(fl_front *f, const char *model_path) {
     fl_err err = fl_chat_open(model_path, &f->chat);
     if (err == FL_ERR_NOMEM || err == FL_ERR_IO) return err;
     if (err != FL_ERR_OK) snprintf(f->no_chat, sizeof f->no_chat, "%s", fl_err_detail());
+    fl_api_template_probe(f->chat, &f->shows);
     read_bos(f, model_path);
     return FL_ERR_OK;
 }

@@ -64,6 +64,8 @@ static void every_field_of_a_chat_arrives(void **state) {
     assert_int_equal(p.n_stop_tokens, 2);
     assert_int_equal(p.stop_tokens[0], 9);
     assert_int_equal(p.n_logit_biases, 2);
+    assert_int_equal(p.priority, -4);
+    assert_true(p.deadline_s == 1.5);
     assert_true(p.logit_biases[1].token == 12 && p.logit_biases[1].bias == 1.5f);
     assert_true(p.ignore_eos);
     assert_null(p.json_schema);
@@ -209,6 +211,53 @@ static void schemas_are_kept_as_text(void **state) {
     fl_api_request_free(&r);
 }
 
+/* The refusal of a body that parses, against a vocabulary of 100. */
+static void expect_bad_id(const char *body, const char *param) {
+    fl_api_error error;
+    fl_api_request r = parse(FL_API_COMPLETION, body);
+    fl_err err = fl_api_request_check_ids(&r, 100, &error);
+    if (param == NULL) assert_int_equal(err, FL_ERR_OK);
+    else {
+        assert_int_equal(err, FL_ERR_INVALID);
+        assert_string_equal(error.param, param);
+    }
+    fl_api_request_free(&r);
+}
+
+static void ids_are_checked_against_the_vocabulary(void **state) {
+    (void)state;
+    expect_bad_id("{\"prompt\":[0,99],\"stop_token_ids\":[99],\"logit_bias\":{\"99\":1}}", NULL);
+    expect_bad_id("{\"prompt\":[0,100]}", "prompt[1]");
+    expect_bad_id("{\"prompt\":[[0],[1,2147483647]]}", "prompt[1][1]");
+    expect_bad_id("{\"prompt\":\"a\",\"stop_token_ids\":[1,100]}", "stop_token_ids[1]");
+    expect_bad_id("{\"prompt\":\"a\",\"logit_bias\":{\"100\":1}}", "logit_bias.100");
+}
+
+static void schemas_are_refused_before_anything_is_queued(void **state) {
+    (void)state;
+    static const char *const bodies[][2] = {
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"not\":{}}}}",
+         "response_format"},
+        {"\"response_format\":{\"type\":\"json_object\"},\"ignore_eos\":true", "ignore_eos"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":{}}}}],"
+         "\"tool_choice\":\"required\"",
+         "tools"},
+    };
+    char body[1024];
+    fl_api_settings settings;
+    fl_api_request r;
+    fl_api_error error;
+    fl_api_settings_default(&settings);
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        int n = snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],%s}",
+                         bodies[i][0]);
+        assert_int_equal(fl_api_request_parse(FL_API_CHAT, body, (size_t)n, &settings, &r, &error),
+                         FL_ERR_INVALID);
+        assert_int_equal(error.status, 400);
+        assert_string_equal(error.param, bodies[i][1]);
+    }
+}
+
 static void messages_say_what_was_expected_and_found(void **state) {
     (void)state;
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"top_p\":\"high\"}";
@@ -239,6 +288,8 @@ int main(void) {
         cmocka_unit_test(questions_follow_the_last_blank_line),
         cmocka_unit_test(a_long_rest_is_no_question),
         cmocka_unit_test(schemas_are_kept_as_text),
+        cmocka_unit_test(ids_are_checked_against_the_vocabulary),
+        cmocka_unit_test(schemas_are_refused_before_anything_is_queued),
         cmocka_unit_test(messages_say_what_was_expected_and_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,7 +148,7 @@ static void errors_have_the_api_s_form(void **state) {
         {"POST", "/v1/chat/completions", "",
          "{\"model\":\"gpt-4\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", 404,
          "\"code\":\"model_not_found\""},
-        {"POST", "/v1/completions", "", "{\"prompt\":[8192]}", 400, "expected an id in 0..8191"},
+        {"POST", "/v1/completions", "", "{\"prompt\":[8192]}", 400, "\"param\":\"prompt[0]\""},
         {"POST", "/v1/completions", "", "{\"prompt\":[]}", 400, "\"error\""},
         {"GET", "/v1/models/other", "", NULL, 404, "\"error\""},
         {"GET", "/etc/passwd", "", NULL, 404, "\"error\""},
