@@ -174,6 +174,7 @@ static fl_err read_box(const fl_options *o, fl_plan_report *r) {
     if (strncmp(o->policy, "blocks", 6) == 0 && o->context > FL_ATTN_LIST_TOKENS_MAX)
         return FL_FAIL(FL_ERR_INVALID, "--context: lists of --policy blocks reach %d tokens, found %lld",
                        FL_ATTN_LIST_TOKENS_MAX, (long long)o->context);
+    fl_box_set_rates(&r->box);
     return o->ttft ? parse_time(o->ttft, &r->goal_s) : FL_ERR_OK;
 }
 
@@ -237,6 +238,8 @@ static fl_err plan(const fl_options *o, fl_plan_report *r) {
         return FL_FAIL(FL_ERR_INVALID, "--cached: expected fewer than the %lld of --context, found %lld",
                        (long long)o->context, (long long)o->cached);
     FL_TRY(open_side(o, &r->box, &as_asked, &r->sides[r->n_sides++]));
+    if (!o->plan_shape)
+        r->positions = fl_rope_positions(&r->sides[0].config, &r->sides[0].attending.extension);
     FL_TRY(sum_up(r));
     FL_TRY(fl_outcomes_of(&r->sides[0].task, &r->box, &r->outcomes));
     if (r->has_pd) FL_TRY(fl_pd_of(&r->sides[0].task, &r->box, &r->outcomes, &r->pd));

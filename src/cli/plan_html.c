@@ -45,16 +45,18 @@ static void put_head(FILE *f, const fl_plan_report *r) {
         "Sans\",sans-serif;color:#1d2733;background:#f6f7f9;margin:0}"
         "main{max-width:980px;margin:0 auto;padding:24px 20px 48px}h1{font-size:24px;margin:0}"
         "h2{font-size:17px;margin:28px 0 8px}p{margin:6px 0}.mute{color:#5b6775}"
-        ".card{background:#fff;border:1px solid #e2e6eb;border-radius:10px;padding:14px 18px;margin-top:10px}"
+        ".card{background:#fff;border:1px solid #e2e6eb;border-radius:10px;padding:14px 18px;margin-top:10px;"
+        "overflow-x:auto}"
         ".yes{border-left:6px solid #2f8f4e}.no{border-left:6px solid "
-        "#c8414f}svg{width:100%;height:auto;display:block}"
+        "#c8414f}svg{width:100%;min-width:600px;height:auto;display:block}"
         "svg text{font:13px system-ui,\"DejaVu "
         "Sans\",sans-serif;fill:#1d2733;paint-order:stroke;stroke:#fff;stroke-width:4px}svg "
         ".mute{fill:#5b6775}"
         "table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:5px 12px 5px "
         "0;vertical-align:top;"
         "border-top:1px solid #eceff2;font-weight:400}tr:first-child td,tr:first-child th{border-top:0}"
-        "th{color:#5b6775}td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}"
+        "th{color:#5b6775}td{overflow-wrap:anywhere}td.n{text-align:right;white-space:nowrap;font-variant-"
+        "numeric:tabular-nums}"
         ".key{display:inline-block;width:11px;height:11px;border-radius:3px;margin:0 6px 0 0}"
         ".keys span{margin-right:16px;white-space:nowrap}</style><main><h1>",
         f);
@@ -71,6 +73,11 @@ static void put_head(FILE *f, const fl_plan_report *r) {
     fprintf(f, "<div class=\"card %s\"><p><b>", r->feasible ? "yes" : "no");
     put(f, line);
     fputs("</b></p>", f);
+    if (fl_plan_note(r, line)) {
+        fputs("<p>", f);
+        put(f, line);
+        fputs("</p>", f);
+    }
     if (!r->feasible && r->goal_s > 0) {
         fl_plan_ceiling(r, line);
         fputs("<p>", f);
@@ -136,7 +143,7 @@ static void put_time(FILE *f, const fl_plan_report *r) {
     int rows = count_stages(o) + 1, row = 0;
     double all = o->ttft_s > r->goal_s ? o->ttft_s : r->goal_s, at = 0;
     char text[96];
-    fprintf(f, "<h2>Where the time goes</h2><div class=\"card\">");
+    fprintf(f, "<h2>Where the time goes (projection)</h2><div class=\"card\">");
     open_svg(f, rows, "seconds of each stage");
     for (int32_t i = 0; i < FL_N_STAGES; i++) {
         const fl_stage_cost *s = &o->stages[i];

@@ -101,6 +101,7 @@ json_t *fl_plan_json(const fl_plan_report *r) {
                   "kind", "projection by data sheet, not measured", "layouts", layouts, "advice", advice);
     if (!out) return NULL;
     set_asked(r, out);
+    if (fl_plan_note(r, line)) json_object_set_new(out, "note", json_string(line));
     json_object_set_new(out, "best", outcome_json(best));
     if (!r->feasible && r->goal_s > 0)
         json_object_set_new(out, "ceiling",

@@ -60,6 +60,15 @@ void fl_plan_ceiling(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]) {
              100 * (double)r->ceiling.kept_tokens / n, 100 * computed / n);
 }
 
+bool fl_plan_note(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]) {
+    if (r->positions == 0 || r->sides[0].task.n_tokens <= r->positions) return false;
+    snprintf(
+        line, FL_PLAN_LINE_BYTES,
+        "the checkpoint can be trusted with %s positions: a longer prompt needs --rope and --rope-factor",
+        fl_format_count(r->positions).s);
+    return true;
+}
+
 static int write_side(const char *what, int32_t n, const fl_outcome *o, char *line, int room) {
     return snprintf(line, (size_t)room, "%s on %d: %sB a GPU (weights %sB, KV %sB)%s", what, n,
                     fl_format_si((double)o->share.memory.total).s,

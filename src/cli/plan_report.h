@@ -25,8 +25,9 @@ typedef struct fl_plan_report {
     fl_variant variants[FL_VARIANTS_MAX];
     int32_t n_variants;
     fl_box box;
-    double goal_s;         /* 0 = none */
-    fl_count whole;        /* the prompt's own work */
+    double goal_s;     /* 0 = none */
+    int64_t positions; /* that the checkpoint can be trusted with; 0 = a shape, which says nothing of it */
+    fl_count whole;    /* the prompt's own work */
     int64_t weights_bytes; /* of one copy */
     int64_t kv_bytes;      /* of the context */
     double linear_floor_s; /* linear layers at the best peak of all GPUs: no layout and no kernel is below */
@@ -54,6 +55,9 @@ void fl_plan_ceiling(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]);
 void fl_plan_pd_verdict(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]);
 void fl_plan_advice_line(const fl_plan_report *r, const fl_advice *a, char line[FL_PLAN_LINE_BYTES]);
 const char *fl_plan_advice_caution(const fl_advice *a);
+
+/* What stands beside the sums and is none of them; false = nothing. */
+bool fl_plan_note(const fl_plan_report *r, char line[FL_PLAN_LINE_BYTES]);
 
 void fl_plan_print(const fl_plan_report *r);
 json_t *fl_plan_json(const fl_plan_report *r);

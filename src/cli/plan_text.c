@@ -156,6 +156,10 @@ void fl_plan_print(const fl_plan_report *r) {
     print_layouts(r);
     print_stages(r);
     if (r->has_pd) print_pd(r);
+    if (fl_plan_note(r, line)) {
+        printf("\n");
+        print_indented("note: ", line);
+    }
     fl_plan_verdict(r, line);
     printf("\n");
     print_indented("verdict: ", line);

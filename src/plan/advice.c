@@ -26,18 +26,20 @@ static fl_err planned_time(const fl_plan_task *task, const fl_box *box, double *
 }
 
 /* Of one product's FLOPs at the peaks of all GPUs. */
-static double product_time(const fl_box *box, const fl_cost *cost, bool attention) {
+static double product_time(const fl_box *box, fl_rate_kind op, const fl_cost *cost) {
     fl_bound bound;
     const fl_cost flops = {.flops = cost->flops, .fp8_flops = cost->fp8_flops};
-    return fl_box_op_time(box, &flops, attention, &bound) / box->n_gpus;
+    return fl_box_op_time(box, op, &flops, &bound) / box->n_gpus;
 }
 
 static fl_err ceiling_time(const fl_plan_task *task, const fl_box *box, double *out) {
     fl_count c;
     FL_TRY(fl_layout_whole(task, &c));
-    *out = product_time(box, &c.matmul, false) + product_time(box, &c.matmul_head, false) +
-           product_time(box, &c.moe_route, false) + product_time(box, &c.attn_prefill, true) +
-           product_time(box, &c.attn_absorbed, true);
+    *out = product_time(box, FL_RATE_matmul, &c.matmul) +
+           product_time(box, FL_RATE_matmul_head, &c.matmul_head) +
+           product_time(box, FL_RATE_moe_route, &c.moe_route) +
+           product_time(box, FL_RATE_attn_prefill, &c.attn_prefill) +
+           product_time(box, FL_RATE_attn_absorbed, &c.attn_absorbed);
     return FL_ERR_OK;
 }
 
@@ -102,7 +104,9 @@ static void set_aim(const fl_goal *goal, const fl_variant *setting, aim *out) {
     out->goal.box = &out->box;
     if (!setting) return;
     out->goal.task = setting->task;
-    out->box.fp8_attention |= setting->fp8_attention;
+    if (!setting->fp8_attention) return;
+    out->box.fp8_attention = true;
+    fl_box_set_rates(&out->box);
 }
 
 /* A prefix that is there already, or kept tokens. All layouts at every length would take long, and the best one hardly
@@ -126,36 +130,50 @@ static fl_err add_fewer(const fl_goal *goal, const fl_variant *setting, fewer ho
     return FL_ERR_OK;
 }
 
-static fl_err on_boxes(const aim *to, int32_t boxes, fl_outcome *out) {
+static fl_err on_gpus(const aim *to, int32_t n_gpus, fl_outcome *out) {
     fl_box box = to->box;
-    box.n_gpus = boxes * box.gpu->box;
+    box.n_gpus = n_gpus;
     box.layout = NULL;
     return best_of(to->goal.task, &box, out);
 }
 
-/* The fewest boxes of usual size: doubled until it is enough, then by halves between the last two. */
-static fl_err add_gpus(const fl_goal *goal, const fl_variant *setting, fl_advice_list *list) {
-    aim to;
-    set_aim(goal, setting, &to);
-    int32_t size = to.box.gpu->box, low, high = (to.box.n_gpus + size - 1) / size;
-    fl_outcome outcome = {0}, found = {0};
-    if (to.box.gpu->link_bytes_per_s == 0) return FL_ERR_OK;
-    do {
-        low = high;
-        high *= 2;
+/* The fewest that are enough: doubled inside a box, then whole boxes, doubled until they are enough and by halves between the
+ * last two. *n 0: not even FL_MACHINE_MAX. */
+static fl_err fewest_gpus(const aim *to, int32_t *n, fl_outcome *out) {
+    int32_t size = to->box.gpu->box, low = to->box.n_gpus / size, high = low > 0 ? low : 1;
+    fl_outcome outcome;
+    for (*n = 2 * to->box.n_gpus; *n < size; *n *= 2) {
+        FL_TRY(on_gpus(to, *n, out));
+        if (reaches(&to->goal, out)) return FL_ERR_OK;
+    }
+    *n = 0;
+    if (low > 0) high *= 2;
+    for (;; high *= 2) {
         if (high * size > FL_MACHINE_MAX) return FL_ERR_OK;
-        FL_TRY(on_boxes(&to, high, &found));
-    } while (!reaches(&to.goal, &found));
+        FL_TRY(on_gpus(to, high * size, out));
+        if (reaches(&to->goal, out)) break;
+        low = high;
+    }
     while (high - low > 1) {
         int32_t middle = low + (high - low) / 2;
-        FL_TRY(on_boxes(&to, middle, &outcome));
-        bool enough = reaches(&to.goal, &outcome);
-        if (enough) found = outcome;
+        FL_TRY(on_gpus(to, middle * size, &outcome));
+        bool enough = reaches(&to->goal, &outcome);
+        if (enough) *out = outcome;
         if (enough) high = middle;
         else low = middle;
     }
-    const fl_advice a = {.change = FL_CHANGE_GPUS, .setting = setting, .n_gpus = high * size};
-    add(&a, goal, &found, list);
+    *n = high * size;
+    return FL_ERR_OK;
+}
+
+static fl_err add_gpus(const fl_goal *goal, const fl_variant *setting, fl_advice_list *list) {
+    aim to;
+    fl_outcome found;
+    fl_advice a = {.change = FL_CHANGE_GPUS, .setting = setting};
+    set_aim(goal, setting, &to);
+    if (to.box.gpu->link_bytes_per_s == 0) return FL_ERR_OK;
+    FL_TRY(fewest_gpus(&to, &a.n_gpus, &found));
+    if (a.n_gpus > 0) add(&a, goal, &found, list);
     return FL_ERR_OK;
 }
 

@@ -43,14 +43,25 @@ double fl_count_attention_flops(const fl_count *c) {
     return c->attn_prefill.flops + c->attn_absorbed.flops + c->attn_merge.flops;
 }
 
-double fl_box_op_time(const fl_box *box, const fl_cost *cost, bool attention, fl_bound *bound) {
+void fl_box_set_rates(fl_box *box) {
     const fl_hardware *gpu = box->gpu;
-    double fp8_rate = gpu->fp8_flops_per_s > 0 ? gpu->fp8_flops_per_s : gpu->bf16_flops_per_s;
-    double fp8 = attention && box->fp8_attention ? cost->flops : cost->fp8_flops;
-    double compute_s = fp8 / fp8_rate + (cost->flops - fp8) / gpu->bf16_flops_per_s;
-    double memory_s = cost->bytes / gpu->memory_bytes_per_s;
-    *bound = compute_s >= memory_s ? FL_BOUND_COMPUTE : FL_BOUND_MEMORY;
-    return (compute_s >= memory_s ? compute_s : memory_s) / box->efficiency;
+    const fl_roofs roofs = {.flops_per_s = gpu->bf16_flops_per_s * box->efficiency,
+                            .fp8_flops_per_s = gpu->fp8_flops_per_s * box->efficiency,
+                            .bytes_per_s = gpu->memory_bytes_per_s * box->efficiency,
+                            .source = gpu->source};
+    fl_rates_of_roofs(&roofs, &box->rates);
+    if (!box->fp8_attention) return;
+    fl_rate *prefill = &box->rates.of[FL_RATE_attn_prefill],
+            *absorbed = &box->rates.of[FL_RATE_attn_absorbed];
+    prefill->flop_s = prefill->fp8_flop_s;
+    absorbed->flop_s = absorbed->fp8_flop_s;
+}
+
+double fl_box_op_time(const fl_box *box, fl_rate_kind op, const fl_cost *cost, fl_bound *bound) {
+    const fl_rate *rate = &box->rates.of[op];
+    double compute_s = (cost->flops - cost->fp8_flops) * rate->flop_s + cost->fp8_flops * rate->fp8_flop_s;
+    *bound = compute_s >= cost->bytes * rate->byte_s ? FL_BOUND_COMPUTE : FL_BOUND_MEMORY;
+    return fl_rates_time(&box->rates, op, cost);
 }
 
 double fl_box_linear_peak(const fl_box *box, const fl_config *config) {
@@ -58,30 +69,32 @@ double fl_box_linear_peak(const fl_box *box, const fl_config *config) {
     return box->n_gpus * (fp8 ? box->gpu->fp8_flops_per_s : box->gpu->bf16_flops_per_s);
 }
 
-/* Time by what bounds it, of one stage. */
-typedef struct by_bound {
-    double time_s[2];
-} by_bound;
+/* An outcome's stages while they are added up. */
+typedef struct adding {
+    const fl_box *box;
+    fl_outcome *out;
+    double time_s[FL_N_STAGES][2]; /* by what bounds it */
+} adding;
 
-static void add_op(const fl_box *box, fl_stage stage, const fl_cost *cost, fl_outcome *out, by_bound *spent) {
+static void add_op(adding *a, fl_rate_kind op, fl_stage stage, const fl_cost *cost) {
     fl_bound bound;
-    double time_s = fl_box_op_time(box, cost, stage == FL_STAGE_ATTENTION, &bound);
-    fl_cost_add(&out->stages[stage].cost, *cost);
-    out->stages[stage].time_s += time_s;
-    spent[stage].time_s[bound] += time_s;
+    double time_s = fl_box_op_time(a->box, op, cost, &bound);
+    fl_cost_add(&a->out->stages[stage].cost, *cost);
+    a->out->stages[stage].time_s += time_s;
+    a->time_s[stage][bound] += time_s;
 }
 
 static void set_stages(const fl_box *box, fl_outcome *out) {
-    by_bound spent[FL_N_STAGES] = {0};
+    adding a = {.box = box, .out = out};
     fl_stage_cost *comm = &out->stages[FL_STAGE_COMM];
-#define X(op) add_op(box, STAGE_##op, &out->share.work.op, out, spent);
+#define X(op) add_op(&a, FL_RATE_##op, STAGE_##op, &out->share.work.op);
 #include "op/oplist.inc"
 #undef X
     comm->comm_bytes = fl_share_comm_bytes(&out->share);
     if (comm->comm_bytes > 0) comm->time_s = comm->comm_bytes / box->gpu->link_bytes_per_s / box->efficiency;
     for (int32_t i = 0; i < FL_N_STAGES; i++) {
         fl_stage_cost *stage = &out->stages[i];
-        stage->bound = spent[i].time_s[1] > spent[i].time_s[0] ? FL_BOUND_MEMORY : FL_BOUND_COMPUTE;
+        stage->bound = a.time_s[i][1] > a.time_s[i][0] ? FL_BOUND_MEMORY : FL_BOUND_COMPUTE;
         out->ttft_s += stage->time_s;
         if (stage->time_s > out->stages[out->largest].time_s) out->largest = (fl_stage)i;
     }

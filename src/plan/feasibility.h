@@ -6,6 +6,7 @@
 
 #include "plan/hardware.h"
 #include "plan/layout.h"
+#include "plan/rates.h"
 
 typedef enum fl_stage {
     FL_STAGE_LINEAR,    /* matrix products of the layers, head and router */
@@ -32,7 +33,11 @@ typedef struct fl_box {
         fp8_attention; /* attention by fp8 units, which firstlight has no kernel for: to ask what it would give */
     int32_t span_tokens; /* 0 = the longest that fits */
     const char *layout;  /* by name, or NULL = the best that fits */
+    fl_rates rates;      /* of one GPU: fl_box_set_rates */
 } fl_box;
+
+/* Rates by the sheet of box->gpu, as the fields before `rates` say. */
+void fl_box_set_rates(fl_box *box);
 
 typedef struct fl_stage_cost {
     fl_cost cost;      /* of the slowest GPU */
@@ -52,8 +57,8 @@ typedef struct fl_outcome {
     bool fits;
 } fl_outcome;
 
-/* Seconds of one op, and what bounds it. */
-double fl_box_op_time(const fl_box *box, const fl_cost *cost, bool attention, fl_bound *bound);
+/* Seconds of one op on one GPU, and what bounds it. */
+double fl_box_op_time(const fl_box *box, fl_rate_kind op, const fl_cost *cost, fl_bound *bound);
 
 /* FLOP/s of all GPUs for linear layers in the weights' own format. */
 double fl_box_linear_peak(const fl_box *box, const fl_config *config);

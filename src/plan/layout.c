@@ -151,8 +151,8 @@ double fl_layout_remote_keys(const fl_attend *attend, int64_t pos, int64_t rows,
     double others = (double)(n_gpus - 1) / n_gpus;
     if (!attend || attend->blocks || attend->view.window == 0) return (double)(pos + rows) * others;
     int64_t piece = share_of(rows, 2 * (int64_t)n_gpus), last = pos + rows - piece;
-    double anchors = attend->anchor_step > 0 ? (double)(last / attend->anchor_step) : 0;
-    double keys = keys_before(&attend->view, pos) + keys_before(&attend->view, last) + anchors;
+    int64_t anchors = attend->anchor_step > 0 ? last / attend->anchor_step : 0;
+    double keys = keys_before(&attend->view, pos) + keys_before(&attend->view, last) + (double)anchors;
     double all = (double)(pos + rows) * others;
     return keys < all ? keys : all;
 }

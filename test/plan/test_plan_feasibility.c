@@ -16,7 +16,9 @@ enum { N = 524288 };
 static fl_box box_of(const char *text) {
     fl_machine m;
     assert_int_equal(fl_machine_parse(text, &m), FL_ERR_OK);
-    return (fl_box){.gpu = m.kind, .n_gpus = m.n, .efficiency = 1};
+    fl_box box = {.gpu = m.kind, .n_gpus = m.n, .efficiency = 1};
+    fl_box_set_rates(&box);
+    return box;
 }
 
 /* On an H20: 296 TFLOP of codes take 1 s, 148 TFLOP of bf16 1 s, 4 TB 1 s; the longer of compute and memory counts. */
@@ -25,21 +27,23 @@ static void an_op_by_its_roofs(void **state) {
     fl_box box = box_of("H20");
     fl_bound bound;
     const fl_cost both = {.flops = 444e12, .fp8_flops = 296e12, .bytes = 4e12};
-    assert_near(fl_box_op_time(&box, &both, false, &bound), 2, 1e-12);
+    assert_near(fl_box_op_time(&box, FL_RATE_matmul, &both, &bound), 2, 1e-12);
     assert_int_equal(bound, FL_BOUND_COMPUTE);
     const fl_cost moved = {.flops = 148e12, .bytes = 12e12};
-    assert_near(fl_box_op_time(&box, &moved, false, &bound), 3, 1e-12);
+    assert_near(fl_box_op_time(&box, FL_RATE_matmul, &moved, &bound), 3, 1e-12);
     assert_int_equal(bound, FL_BOUND_MEMORY);
     const fl_cost attention = {.flops = 296e12};
-    assert_near(fl_box_op_time(&box, &attention, true, &bound), 2, 1e-12);
+    assert_near(fl_box_op_time(&box, FL_RATE_attn_prefill, &attention, &bound), 2, 1e-12);
     box.fp8_attention = true;
-    assert_near(fl_box_op_time(&box, &attention, true, &bound), 1, 1e-12);
-    assert_near(fl_box_op_time(&box, &attention, false, &bound), 2, 1e-12);
+    fl_box_set_rates(&box);
+    assert_near(fl_box_op_time(&box, FL_RATE_attn_prefill, &attention, &bound), 1, 1e-12);
+    assert_near(fl_box_op_time(&box, FL_RATE_matmul, &attention, &bound), 2, 1e-12);
     box.efficiency = 0.5;
-    assert_near(fl_box_op_time(&box, &attention, true, &bound), 2, 1e-12);
+    fl_box_set_rates(&box);
+    assert_near(fl_box_op_time(&box, FL_RATE_attn_prefill, &attention, &bound), 2, 1e-12);
+    const fl_cost codes = {.flops = 624e12, .fp8_flops = 624e12};
     box = box_of("A100"); /* no units for fp8: 312 TFLOP/s for all */
-    assert_near(fl_box_op_time(&box, &(fl_cost){.flops = 624e12, .fp8_flops = 624e12}, false, &bound), 2,
-                1e-12);
+    assert_near(fl_box_op_time(&box, FL_RATE_matmul, &codes, &bound), 2, 1e-12);
 }
 
 /* Stages and the whole are the same sum, op by op; communication is bytes by the link's 450 GB/s. */
