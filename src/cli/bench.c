@@ -14,11 +14,16 @@ static fl_err read_text(fl_bench *b) {
     return err;
 }
 
-fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *out) {
-    *out = (fl_bench){.options = options, .random = (uint64_t)options->seed};
+fl_err fl_bench_open_plain(const fl_options *options, int64_t ctx_tokens, fl_bench *out) {
+    *out = (fl_bench){
+        .options = options, .random = (uint64_t)options->seed, .base_bytes = fl_memory_now().anonymous_bytes};
     fl_progress_init(&out->progress, options);
     FL_TRY(fl_ask_open(options, ctx_tokens, &out->progress, &out->engine));
-    if (!options->synthetic) FL_TRY(read_text(out));
+    return options->synthetic ? FL_ERR_OK : read_text(out);
+}
+
+fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *out) {
+    FL_TRY(fl_bench_open_plain(options, ctx_tokens, out));
     fl_backend_seal(out->engine->be, false); /* the roof brings its own memory */
     FL_TRY(fl_roof_measure(out->engine->be, &out->roof));
     fl_backend_seal(out->engine->be, true);
@@ -50,6 +55,76 @@ fl_err fl_bench_prompt(fl_bench *b, int64_t n, int32_t **out) {
         for (int64_t i = 0; i < n; i++) (*out)[i] = (int32_t)(next_random(b) % n_vocab);
     else
         for (int64_t i = 0; i < n; i++) (*out)[i] = b->text_ids[(at % n_ids + (uint64_t)i) % n_ids];
+    return FL_ERR_OK;
+}
+
+fl_err fl_bench_lengths_parse(const char *text, fl_bench_lengths *out) {
+    *out = (fl_bench_lengths){0};
+    while (*text) {
+        char item[32];
+        size_t n = strcspn(text, ",");
+        if (out->n == FL_BENCH_LENGTHS_MAX)
+            return FL_FAIL(FL_ERR_INVALID, "--tokens: expected at most %d lengths", FL_BENCH_LENGTHS_MAX);
+        snprintf(item, sizeof item, "%.*s", (int)(n < sizeof item ? n : sizeof item - 1), text);
+        FL_TRY(fl_size_parse(item, "--tokens", &out->tokens[out->n]));
+        if (out->tokens[out->n] < 1 || out->tokens[out->n] > 1 << 24)
+            return FL_FAIL(FL_ERR_INVALID, "--tokens: expected 1 to %d, found %s", 1 << 24, item);
+        if (out->tokens[out->n] > out->longest) out->longest = out->tokens[out->n];
+        out->n++;
+        text += n + (text[n] == ',');
+    }
+    return out->n > 0 ? FL_ERR_OK : FL_FAIL(FL_ERR_INVALID, "--tokens: expected a length such as 8k");
+}
+
+fl_err fl_bench_first_token(fl_bench *b, int64_t n_tokens, double *ttft_s) {
+    fl_session *session = NULL;
+    int32_t *tokens = NULL;
+    fl_answer answer;
+    fl_err err = FL_ERR_OK;
+    FL_TRY(fl_bench_prompt(b, n_tokens, &tokens));
+    FL_TRY_GOTO(fl_session_open(b->engine, &session));
+    fl_request_params params;
+    fl_request_params_default(&params);
+    params.tokens = tokens;
+    params.n_tokens = params.document_tokens = n_tokens;
+    params.max_tokens = 1;
+    params.ignore_eos = true;
+    const fl_ask ask = {.session = session, .params = &params, .progress = &b->progress};
+    FL_TRY_GOTO(fl_ask_run(&ask, &answer));
+    *ttft_s = answer.ttft_s;
+    if (answer.finish == FL_FINISH_CANCELLED) err = FL_FAIL(FL_ERR_CANCELLED, "stopped by Ctrl-C");
+    if (err == FL_ERR_OK && answer.cached_tokens > 0)
+        err = FL_FAIL(FL_ERR_INTERNAL, "the prompt was expected cold, %lld tokens were cached",
+                      (long long)answer.cached_tokens);
+    fl_answer_close(&answer);
+fail:
+    fl_session_close(session);
+    free(tokens);
+    return err;
+}
+
+fl_dry_prompt fl_bench_dry_prompt(const fl_bench *b, int64_t n) {
+    return (fl_dry_prompt){.document_end = (int32_t)(n - n % fl_tile_rows(b->engine)),
+                           .n_tokens = (int32_t)n,
+                           .span_tokens = b->engine->span_tokens};
+}
+
+fl_bench_memory fl_bench_memory_now(const fl_bench *b) {
+    const fl_engine *e = b->engine;
+    fl_engine_info info;
+    fl_engine_get_info(e, &info);
+    int64_t fixed = info.weights_bytes + info.kv_bytes + e->logits_bytes;
+    return (fl_bench_memory){.plan_bytes = fixed + info.scratch_bytes,
+                             .used_bytes = e->be->device ? fixed + info.scratch_peak_bytes
+                                                         : fl_memory_now().anonymous_bytes - b->base_bytes};
+}
+
+fl_err fl_bench_check_options(const fl_options *o, const char *verb) {
+    bool blocks = strncmp(o->policy, "blocks", 6) == 0;
+    for (int32_t i = 0; i < o->also.n; i++) blocks |= strncmp(o->also.items[i], "blocks", 6) == 0;
+    if ((o->operands.n > 0) == (o->synthetic != NULL))
+        return FL_FAIL(FL_ERR_INVALID, "expected: firstlight %s MODEL, or --synthetic SHAPE", verb);
+    if (o->density && !blocks) return FL_FAIL(FL_ERR_INVALID, "--density: expected --policy blocks");
     return FL_ERR_OK;
 }
 

@@ -1,18 +1,14 @@
-/* bench prefill: the first token of prompts of running text, cold each time; one policy, or several in one run with
- * what the cost model expects of each beside it. */
+/* bench prefill: the first token of prompts of running text, cold each time; one policy, or several in one run, and
+ * with --predict what the cost model expects of each. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/bench.h"
+#include "cli/bench_rates.h"
 #include "cli/format.h"
 #include "cli/meters_report.h"
 
-enum { LENGTHS_MAX = 16, RUNS_MAX = 1000, WARM_TOKENS_MAX = 32768 };
-
-typedef struct lengths {
-    int64_t tokens[LENGTHS_MAX], longest;
-    int32_t n;
-} lengths;
+enum { RUNS_MAX = 1000, WARM_TOKENS_MAX = 32768 };
 
 /* What one prompt length gave. */
 typedef struct row {
@@ -28,62 +24,9 @@ typedef struct row {
     double skew;    /* hottest expert's rows over the mean, as routed; 0 = no experts */
     fl_meters meters;
     double traced_s;    /* median of the runs with a trace, each right after one without; 0 = no --trace */
-    double predicted_s; /* by the cost model at the first policy's measured rates; 0 for the first itself */
+    double predicted_s; /* with --predict */
+    fl_bench_memory memory;
 } row;
-
-static fl_err parse_lengths(const char *text, lengths *out) {
-    *out = (lengths){0};
-    while (*text) {
-        char item[32];
-        size_t n = strcspn(text, ",");
-        if (out->n == LENGTHS_MAX)
-            return FL_FAIL(FL_ERR_INVALID, "--tokens: expected at most %d lengths", LENGTHS_MAX);
-        snprintf(item, sizeof item, "%.*s", (int)(n < sizeof item ? n : sizeof item - 1), text);
-        FL_TRY(fl_size_parse(item, "--tokens", &out->tokens[out->n]));
-        if (out->tokens[out->n] < 1 || out->tokens[out->n] > 1 << 24)
-            return FL_FAIL(FL_ERR_INVALID, "--tokens: expected 1 to %d, found %s", 1 << 24, item);
-        if (out->tokens[out->n] > out->longest) out->longest = out->tokens[out->n];
-        out->n++;
-        text += n + (text[n] == ',');
-    }
-    return out->n > 0 ? FL_ERR_OK : FL_FAIL(FL_ERR_INVALID, "--tokens: expected a length such as 8k");
-}
-
-/* One cold run: a session of its own and tokens nobody has seen. */
-static fl_err run_once(fl_bench *b, int64_t n_tokens, double *ttft_s) {
-    fl_session *session = NULL;
-    int32_t *tokens = NULL;
-    fl_answer answer;
-    fl_err err = FL_ERR_OK;
-    FL_TRY(fl_bench_prompt(b, n_tokens, &tokens));
-    FL_TRY_GOTO(fl_session_open(b->engine, &session));
-    fl_request_params params;
-    fl_request_params_default(&params);
-    params.tokens = tokens;
-    params.n_tokens = params.document_tokens = n_tokens;
-    params.max_tokens = 1;
-    params.ignore_eos = true;
-    const fl_ask ask = {.session = session, .params = &params, .progress = &b->progress};
-    FL_TRY_GOTO(fl_ask_run(&ask, &answer));
-    *ttft_s = answer.ttft_s;
-    if (answer.finish == FL_FINISH_CANCELLED) err = FL_FAIL(FL_ERR_CANCELLED, "stopped by Ctrl-C");
-    if (err == FL_ERR_OK && answer.cached_tokens > 0)
-        err = FL_FAIL(FL_ERR_INTERNAL, "the prompt was expected cold, %lld tokens were cached",
-                      (long long)answer.cached_tokens);
-    fl_answer_close(&answer);
-fail:
-    fl_session_close(session);
-    free(tokens);
-    return err;
-}
-
-/* The same steps on the counting backend: document rows in whole tiles, what is left over is tail. */
-static fl_err count_work(const fl_bench *b, int64_t n_tokens, fl_count *out) {
-    const fl_dry_prompt prompt = {.document_end = (int32_t)(n_tokens - n_tokens % fl_tile_rows(b->engine)),
-                                  .n_tokens = (int32_t)n_tokens,
-                                  .span_tokens = b->engine->span_tokens};
-    return fl_dry_run_prompt(b->engine->dry, &prompt, out);
-}
 
 typedef struct run_times {
     double ttft_s[RUNS_MAX], traced_s[RUNS_MAX]; /* [runs] without and with a trace */
@@ -93,7 +36,7 @@ typedef struct run_times {
 /* What the trace of the last of them holds is written in the end. */
 static fl_err run_traced(fl_bench *b, int64_t n_tokens, double *ttft_s) {
     FL_TRY(fl_engine_trace_start(b->engine, 0));
-    fl_err err = run_once(b, n_tokens, ttft_s);
+    fl_err err = fl_bench_first_token(b, n_tokens, ttft_s);
     fl_engine_trace_stop(b->engine);
     return err;
 }
@@ -110,7 +53,7 @@ static fl_err run_timed(fl_bench *b, int64_t n_tokens, run_times *t) {
     fl_engine_trace_stop(b->engine);
     for (int32_t i = 0; i < runs && err == FL_ERR_OK; i++) {
         t->traced_s[i] = 0;
-        err = run_once(b, n_tokens, &t->ttft_s[i]);
+        err = fl_bench_first_token(b, n_tokens, &t->ttft_s[i]);
         if (err == FL_ERR_OK && b->options->trace) err = run_traced(b, n_tokens, &t->traced_s[i]);
         t->timed_s += err == FL_ERR_OK ? t->ttft_s[i] + t->traced_s[i] : 0;
     }
@@ -118,7 +61,7 @@ static fl_err run_timed(fl_bench *b, int64_t n_tokens, run_times *t) {
     if (!apart) return err;
     fl_timed_reset(b->timed);
     fl_timed_watch(be, true);
-    return err == FL_ERR_OK ? run_once(b, n_tokens, &t->timed_s) : err;
+    return err == FL_ERR_OK ? fl_bench_first_token(b, n_tokens, &t->timed_s) : err;
 }
 
 static int64_t peak_bytes(const fl_bench *b) {
@@ -135,13 +78,19 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     *out = (row){.tokens = n_tokens};
     int64_t warm_tokens = n_tokens < b->engine->span_tokens ? n_tokens : b->engine->span_tokens;
     if (warm_tokens > WARM_TOKENS_MAX) warm_tokens = WARM_TOKENS_MAX;
-    FL_TRY(run_once(b, warm_tokens, &warm_s)); /* one step wakes what there is to wake, at any length */
+    FL_TRY(fl_bench_first_token(b, warm_tokens,
+                                &warm_s)); /* one step wakes what there is to wake, at any length */
     FL_TRY(fl_attend_config_reset_counts(&b->engine->attending));
     fl_timed_reset(b->timed);
     FL_TRY(run_timed(b, n_tokens, &times));
     /* Lists are as long as the text makes them: counted with the density that was found. */
     b->engine->attending.attend.planned_density = fl_attend_config_density(&b->engine->attending);
-    FL_TRY(count_work(b, n_tokens, &count));
+    const fl_dry_prompt prompt = fl_bench_dry_prompt(b, n_tokens);
+    FL_TRY(fl_dry_run_prompt(b->engine->dry, &prompt, &count));
+    fl_prediction prediction = {0};
+    if (b->rates) FL_TRY(fl_predict_prompt(b->engine->dry, b->rates, &prompt, NULL, &prediction));
+    out->predicted_s = prediction.time_s;
+    out->memory = fl_bench_memory_now(b);
     out->ttft_s = fl_bench_median(times.ttft_s, runs);
     out->traced_s = fl_bench_median(times.traced_s, runs);
     out->meters = b->meters;
@@ -156,37 +105,17 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     return FL_ERR_OK;
 }
 
-/* What an op should take: its FLOPs, or bytes if it has none, at the rate it had in `first`; by the roofs if it was not
- * there. */
-static double predict_op(const fl_bench *b, const row *first, const fl_bench_op *op) {
-    for (int32_t i = 0; i < first->n_ops; i++) {
-        const fl_bench_op *known = &first->ops[i];
-        if (strcmp(known->name, op->name) != 0) continue;
-        if (known->flops > 0) return known->time_s * op->flops / known->flops;
-        return known->bytes > 0 ? known->time_s * op->bytes / known->bytes : known->time_s;
-    }
-    double compute_s = op->flops / b->roof.flops_per_s, memory_s = op->bytes / b->roof.bytes_per_s;
-    return compute_s > memory_s ? compute_s : memory_s;
-}
-
-static void predict(const fl_bench *b, const row *first, row *r) {
-    double first_ops_s = 0;
-    for (int32_t i = 0; i < first->n_ops; i++) first_ops_s += first->ops[i].time_s;
-    r->predicted_s = first->ttft_s - first_ops_s; /* what lies between ops depends on the rows alone */
-    for (int32_t i = 0; i < r->n_ops; i++) r->predicted_s += predict_op(b, first, &r->ops[i]);
-}
-
 /* The same length under another policy, in an engine of its own. */
 static fl_err measure_also(const fl_bench *first, const char *policy, const row *against, row *out) {
     fl_options options = *first->options;
     options.policy = policy;
     fl_bench b = {0};
     fl_err err = fl_bench_open(&options, against->tokens + 1, &b);
+    b.rates = first->rates;
     if (err == FL_ERR_OK) {
         fl_engine_get_info(b.engine, &b.info);
         err = measure(&b, against->tokens, out);
     }
-    if (err == FL_ERR_OK) predict(&b, against, out);
     fl_bench_close(&b);
     return err;
 }
@@ -215,8 +144,7 @@ static void print_comparison(const fl_bench *b, const row *first, const row *r) 
     printf("\n%s", r->policy);
     if (r->density < 1) printf(", %.1f%% of blocks", 100 * r->density);
     print_row(b, r);
-    printf("  %.2f times as fast as %s; the cost model expected %s, %.2f times\n", first->ttft_s / r->ttft_s,
-           first->policy, fl_format_seconds(r->predicted_s).s, first->ttft_s / r->predicted_s);
+    printf("  %.2f times as fast as %s\n", first->ttft_s / r->ttft_s, first->policy);
     fflush(stdout);
 }
 
@@ -235,6 +163,8 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "policy", json_string(r->policy));
     json_object_set_new(out, "routed_skew", json_real(r->skew));
     json_object_set_new(out, "block_density", json_real(r->density));
+    json_object_set_new(out, "plan_bytes", json_integer(r->memory.plan_bytes));
+    json_object_set_new(out, "used_bytes", json_integer(r->memory.used_bytes));
     if (r->predicted_s > 0) json_object_set_new(out, "predicted_s", json_real(r->predicted_s));
     json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
     json_object_set_new(out, "meters", fl_meters_json(&r->meters));
@@ -282,21 +212,37 @@ static fl_err print_json(const fl_bench *b, const row *rows, int32_t n) {
     return fl_cli_print_json(out);
 }
 
-static fl_err check_options(const fl_options *o) {
-    bool blocks = strncmp(o->policy, "blocks", 6) == 0;
-    for (int32_t i = 0; i < o->also.n; i++) blocks |= strncmp(o->also.items[i], "blocks", 6) == 0;
-    if ((o->operands.n > 0) == (o->synthetic != NULL))
-        return FL_FAIL(FL_ERR_INVALID, "expected: firstlight bench prefill MODEL, or --synthetic SHAPE");
-    if (o->density && !blocks) return FL_FAIL(FL_ERR_INVALID, "--density: expected --policy blocks");
-    return FL_ERR_OK;
+/* "blocks" of "blocks:window=512,...". */
+static int name_length(const char *policy) {
+    return (int)strcspn(policy, ":");
+}
+
+static void print_predictions(const fl_bench *b, const row *rows, int32_t n) {
+    if (b->options->json) return;
+    printf("\npredicted by the rates of %s\n", b->rates->source);
+    printf("  %9s  %-15s %8s %11s %11s %8s %12s %12s\n", "tokens", "attention", "blocks", "predicted",
+           "measured", "off", "planned", "used");
+    for (int32_t i = 0; i < n; i++) {
+        const row *r = &rows[i];
+        char density[16] = "";
+        if (r->density < 1) snprintf(density, sizeof density, "%.1f%%", 100 * r->density);
+        printf("  %9s  %-15.*s %8s %11s %11s %+7.1f%% %12s %12s\n", fl_format_count(r->tokens).s,
+               name_length(r->policy), r->policy, density, fl_format_seconds(r->predicted_s).s,
+               fl_format_seconds(r->ttft_s).s, 100 * (r->predicted_s / r->ttft_s - 1),
+               fl_format_bytes(r->memory.plan_bytes).s, fl_format_bytes(r->memory.used_bytes).s);
+    }
 }
 
 static fl_err bench(const fl_options *options, fl_bench *b) {
-    lengths wanted;
+    fl_bench_lengths wanted;
+    fl_rates rates;
     int32_t n = 0, each = 1 + options->also.n;
-    FL_TRY(check_options(options));
-    FL_TRY(parse_lengths(options->tokens, &wanted));
+    FL_TRY(fl_bench_check_options(options, "bench prefill"));
+    FL_TRY(fl_bench_lengths_parse(options->tokens, &wanted));
+    bool predicted = options->predict || options->rates;
+    if (predicted) FL_TRY(fl_bench_rates(options, &rates));
     FL_TRY(fl_bench_open(options, wanted.longest + 1, b));
+    b->rates = predicted ? &rates : NULL;
     fl_engine_get_info(b->engine, &b->info);
     if (!options->json)
         printf("%s, %d threads, KV in %s, steps of %d tokens, attention %s; median of %d runs\n",
@@ -314,6 +260,7 @@ static fl_err bench(const fl_options *options, fl_bench *b) {
             if (err == FL_ERR_OK) print_comparison(b, first, &rows[n++]);
         }
     }
+    if (err == FL_ERR_OK && predicted) print_predictions(b, rows, n);
     if (err == FL_ERR_OK && options->json) err = print_json(b, rows, n);
     if (err == FL_ERR_OK) err = fl_cli_write_trace(options, b->engine);
     free(rows);

@@ -6,6 +6,7 @@
 #define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL | FL_VERB_CALIBRATE)
 #define RUNNING (ASKING | BENCHES | FL_VERB_INSPECT)
 #define PATTERN (RUNNING | FL_VERB_PLAN)
+#define RATED   FL_VERB_BENCH_PREFILL
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
     {                                                                                                        \
@@ -211,6 +212,10 @@ const fl_option fl_option_table[] = {
     TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL | FL_VERB_PLAN,
          "with the policy blocks: list this share of visible blocks (0.1 or 10%) whatever they score; random "
          "weights say nothing of it"),
+    FLAG("predict", 0, predict, NULL, FL_VERB_BENCH_PREFILL,
+         "measure this machine's rates first, and show what the cost model makes of them beside each time"),
+    TEXT("rates", rates, NULL, NULL, "FILE", RATED,
+         "rates that `plan --measure` wrote; if there is no such file they are measured and written there"),
     REAL("skew", skew, NULL, "1", 1, 64, BENCHES,
          "with --synthetic: expected load of a hot expert over the mean load; 1 = all alike"),
     TEXT("shape", shape, NULL, "1:2k", "ROWS[:POS]", FL_VERB_BENCH_GRAPH,

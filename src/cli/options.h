@@ -55,6 +55,8 @@ typedef struct fl_options {
     const char *synthetic; /* a shape in place of MODEL; NULL = none */
     const char *density;   /* of block lists, as a share or percent; NULL = as scores say */
     double skew;           /* of a synthetic router */
+    bool predict;
+    const char *rates; /* file; NULL = none */
     bool man;
     const char *completion;      /* NULL = none */
     const char *tasks, *lengths; /* lists, separated by commas */

@@ -208,6 +208,10 @@ bool fl_engine_end_lost(fl_engine *engine, fl_request **requests, int32_t n);
 /* step.c: runs one step over the runnable requests ([n], n >= 1). */
 void fl_step_run(fl_engine *engine, fl_request **requests, int32_t n);
 int32_t fl_step_rows_max(const fl_engine *engine);
+/* One step of made-up rows, for measuring: on the pool's first pages in order, while no request runs and nobody holds
+ * a page. `ids` [rows, at least 1]; decode row i is at decode_pos - i; the last n_logits rows are asked for logits.
+ * time_s: of the whole step, or NULL. */
+fl_err fl_step_try(fl_engine *engine, const fl_dry_rows *rows, const int32_t *ids, double *time_s);
 /* Makes everything the ops make at first use, on pages nobody holds. */
 fl_err fl_step_warm(fl_engine *engine);
 

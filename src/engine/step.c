@@ -285,32 +285,40 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     after_decode(&b);
 }
 
+fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, double *time_s) {
+    const fl_session session = {.pages = e->found_pages};
+    building b = {.e = e, .document_rows = rows->document_rows, .start_s = fl_now_s()};
+    for (int32_t i = 0; i < e->kv_pages && i < fl_pages_of(e->ctx_tokens); i++) e->found_pages[i] = i;
+    if (rows->document_rows > 0) add_rows(&b, &session, ids, rows->document_pos, rows->document_rows);
+    if (rows->tail_rows > 0)
+        add_rows(&b, &session, ids + rows->document_rows, rows->tail_pos, rows->tail_rows);
+    for (int32_t i = 0; i < rows->decode_rows; i++) /* each writes a place of its own */
+        add_rows(&b, &session, ids + i, rows->decode_pos - i, 1);
+    for (int32_t i = 0; i < rows->n_logits; i++) e->logit_rows[b.n_logits++] = b.rows - rows->n_logits + i;
+    fl_err err = forward(&b);
+    if (time_s) *time_s = fl_now_s() - b.start_s;
+    return err;
+}
+
 /* The first guess of what a FLOP takes: the last step of all is one that made nothing any more. */
-static void warm_rate(const building *b, int32_t document_rows) {
+static void warm_rate(fl_engine *e, const fl_dry_rows *rows, double time_s) {
     fl_dry_cost cost;
-    const fl_dry_rows rows = {.document_rows = document_rows};
-    double seconds = fl_now_s() - b->start_s;
-    b->e->rate = (fl_step_rate){0};
-    if (fl_dry_run_step(b->e->dry, &rows, &cost) == FL_ERR_OK)
-        fl_step_rate_learn(&b->e->rate, cost.ops.total.flops, seconds);
+    e->rate = (fl_step_rate){0};
+    if (fl_dry_run_step(e->dry, rows, &cost) == FL_ERR_OK)
+        fl_step_rate_learn(&e->rate, cost.ops.total.flops, time_s);
 }
 
 /* Row counts on both sides of every choice an op makes by size, document and tail rows alike; blocks come in whole
  * tiles. */
 fl_err fl_step_warm(fl_engine *e) {
-    static const int32_t sizes[][2] = {{0, 1}, {1, 0}, {0, 20}, {20, 0}, {256, 0}, {256, 0}};
-    const fl_session session = {.pages = e->found_pages};
-    for (int32_t i = 0; i < 4; i++) e->found_pages[i] = i < e->kv_pages ? i : 0;
-    memset(e->ids, 0, (size_t)fl_step_rows_max(e) * sizeof(int32_t));
+    static const int32_t sizes[][2] = {{0, 1}, {1, 0}, {0, 20}, {20, 0}, {256, 0}, {256, 0}}, none[256] = {0};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        building b = {.e = e, .document_rows = sizes[i][0], .start_s = fl_now_s()};
-        int32_t rows = sizes[i][0] + sizes[i][1];
+        const fl_dry_rows rows = {.document_rows = sizes[i][0], .tail_rows = sizes[i][1], .n_logits = 1};
+        double time_s;
         bool whole = sizes[i][0] % FL_ATTN_LIST_ROWS == 0 || !e->attending.attend.blocks;
-        if (rows > e->ctx_tokens || !whole) continue;
-        add_rows(&b, &session, e->ids, 0, rows);
-        e->logit_rows[b.n_logits++] = 0;
-        FL_TRY(forward(&b));
-        warm_rate(&b, sizes[i][0]);
+        if (sizes[i][0] + sizes[i][1] > e->ctx_tokens || !whole) continue;
+        FL_TRY(fl_step_try(e, &rows, none, &time_s));
+        warm_rate(e, &rows, time_s);
     }
     return FL_ERR_OK;
 }

@@ -74,8 +74,11 @@ double fl_rates_time(const fl_rates *rates, fl_rate_kind kind, const fl_cost *co
 
 /* ---- measuring ---- */
 
+/* The calls of one kind in one step, together: block lists differ from layer to layer and from call to call, and only
+ * their sum is what the costs say. */
 typedef struct fl_rate_sample {
     fl_rate_kind kind;
+    double calls;
     fl_cost cost;
     double time_s;
 } fl_rate_sample;
@@ -85,12 +88,12 @@ typedef struct fl_rate_samples {
     int64_t n, capacity;
 } fl_rate_samples;
 
-/* FL_ERR_NOMEM; FL_ERR_LIMIT beyond a few million. */
+/* FL_ERR_NOMEM; FL_ERR_LIMIT beyond 65,536. */
 fl_err fl_rate_samples_add(fl_rate_samples *samples, const fl_rate_sample *sample);
 void fl_rate_samples_close(fl_rate_samples *samples);
 
-/* For each kind the rates >= 0 that miss its calls least: the sum over calls of (fitted - timed)^2 / timed. That is a
- * relative error weighted by time: long calls decide, short ones still count. Kinds without samples borrow their op's,
+/* For each kind the rates >= 0 that miss its samples least: the sum over samples of (fitted - timed)^2 / fitted. That is a
+ * relative error weighted by time: long steps decide, short ones still count, and the sum of all times is kept. Kinds without samples borrow their op's,
  * ops without samples the machine's matrix products (FLOPs) and norms (bytes). FL_ERR_INVALID: no sample at all. */
 fl_err fl_rates_fit(const fl_rate_samples *samples, fl_rates *out);
 

@@ -1,18 +1,18 @@
-/* Rates from timed calls: least squares with three unknowns that may not be negative, so small that every choice of
+/* Rates from timed steps: least squares with three unknowns that may not be negative, so small that every choice of
  * unknowns is tried. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "plan/rates.h"
 
-enum { SAMPLES_MAX = 1 << 22, UNKNOWNS = 3, CHOICES = 1 << UNKNOWNS };
+enum { SAMPLES_MAX = 1 << 16, UNKNOWNS = 3, CHOICES = 1 << UNKNOWNS, ROUNDS = 10 };
 
 fl_err fl_rate_samples_add(fl_rate_samples *s, const fl_rate_sample *sample) {
-    if (s->n == SAMPLES_MAX) return FL_FAIL(FL_ERR_LIMIT, "more than %d timed calls", SAMPLES_MAX);
+    if (s->n == SAMPLES_MAX) return FL_FAIL(FL_ERR_LIMIT, "more than %d samples", SAMPLES_MAX);
     if (s->n == s->capacity) {
-        int64_t capacity = s->capacity > 0 ? 2 * s->capacity : 1024;
+        int64_t capacity = s->capacity > 0 ? 2 * s->capacity : 256;
         fl_rate_sample *items = realloc(s->items, (size_t)capacity * sizeof *items);
-        if (!items) return FL_FAIL(FL_ERR_NOMEM, "%lld timed calls", (long long)capacity);
+        if (!items) return FL_FAIL(FL_ERR_NOMEM, "%lld samples", (long long)capacity);
         s->items = items;
         s->capacity = capacity;
     }
@@ -28,27 +28,19 @@ void fl_rate_samples_close(fl_rate_samples *s) {
 /* The normal equations of one kind. */
 typedef struct equations {
     double a[UNKNOWNS][UNKNOWNS], b[UNKNOWNS];
-    double time_s; /* sum: the residual of the choice without unknowns */
-    int64_t n;
+    double c;  /* the residual of the choice without unknowns */
+    int64_t n; /* calls */
 } equations;
 
-static void features_of(const fl_cost *cost, double x[UNKNOWNS]) {
-    x[0] = 1;
-    x[1] = cost->flops;
-    x[2] = cost->bytes;
-}
-
-/* Minimised is the sum of (x . r - t)^2 / t. */
-static void add_sample(equations *e, const fl_rate_sample *s) {
-    double x[UNKNOWNS];
-    if (!(s->time_s > 0)) return; /* below the clock's step: says nothing */
-    features_of(&s->cost, x);
+/* Adds (x . r - t)^2 / expected to what is minimised. */
+static void add_sample(equations *e, const fl_rate_sample *s, double expected_s) {
+    const double x[UNKNOWNS] = {s->calls, s->cost.flops, s->cost.bytes};
     for (int i = 0; i < UNKNOWNS; i++) {
-        for (int j = 0; j < UNKNOWNS; j++) e->a[i][j] += x[i] * x[j] / s->time_s;
-        e->b[i] += x[i];
+        for (int j = 0; j < UNKNOWNS; j++) e->a[i][j] += x[i] * x[j] / expected_s;
+        e->b[i] += x[i] * s->time_s / expected_s;
     }
-    e->time_s += s->time_s;
-    e->n++;
+    e->c += s->time_s * s->time_s / expected_s;
+    e->n += (int64_t)s->calls;
 }
 
 /* Solves the equations of the unknowns in `choice` (bits), each scaled by its own diagonal: FLOPs are 1e12 calls.
@@ -84,7 +76,7 @@ static bool solve(const equations *e, int choice, double r[UNKNOWNS]) {
 }
 
 static double residual(const equations *e, const double r[UNKNOWNS]) {
-    double sum = e->time_s;
+    double sum = e->c;
     for (int i = 0; i < UNKNOWNS; i++) {
         sum -= 2 * r[i] * e->b[i];
         for (int j = 0; j < UNKNOWNS; j++) sum += r[i] * e->a[i][j] * r[j];
@@ -109,11 +101,15 @@ static fl_rate fit(const equations *e) {
     return out;
 }
 
+static double expected(const fl_rates *rates, const fl_rate_sample *s) {
+    return fl_rates_time(rates, s->kind, &s->cost) + (s->calls - 1) * rates->of[s->kind].call_s;
+}
+
 static void set_errors(const fl_rate_samples *samples, fl_rates *out) {
     double missed_s[FL_N_RATES] = {0}, timed_s[FL_N_RATES] = {0};
     for (int64_t i = 0; i < samples->n; i++) {
         const fl_rate_sample *s = &samples->items[i];
-        missed_s[s->kind] += fabs(fl_rates_time(out, s->kind, &s->cost) - s->time_s);
+        missed_s[s->kind] += fabs(expected(out, s) - s->time_s);
         timed_s[s->kind] += s->time_s;
     }
     for (int32_t i = 0; i < FL_N_RATES; i++)
@@ -141,16 +137,27 @@ static void fill_gaps(fl_rates *rates) {
 #undef X
 }
 
-fl_err fl_rates_fit(const fl_rate_samples *samples, fl_rates *out) {
+/* One round for all kinds: samples weigh by the time that the round before expects of them. Weighed by the time they
+ * took, calls that happened to be quick would weigh more, and all rates would come out too fast. */
+static int64_t fit_round(const fl_rate_samples *samples, bool first, fl_rates *rates) {
     equations kinds[FL_N_RATES] = {0};
     int64_t n = 0;
-    *out = (fl_rates){.measured = true};
-    for (int64_t i = 0; i < samples->n; i++) add_sample(&kinds[samples->items[i].kind], &samples->items[i]);
-    for (int32_t i = 0; i < FL_N_RATES; i++) {
-        n += kinds[i].n;
-        if (kinds[i].n > 0) out->of[i] = fit(&kinds[i]);
+    for (int64_t i = 0; i < samples->n; i++) {
+        const fl_rate_sample *s = &samples->items[i];
+        double expected_s = first ? s->time_s : expected(rates, s);
+        if (!(s->time_s > 0 && expected_s > 0)) continue; /* below the clock's step: says nothing */
+        add_sample(&kinds[s->kind], s, expected_s);
+        n++;
     }
-    if (n == 0) return FL_FAIL(FL_ERR_INVALID, "rates: no call was timed");
+    for (int32_t i = 0; i < FL_N_RATES; i++)
+        if (kinds[i].n > 0) rates->of[i] = fit(&kinds[i]);
+    return n;
+}
+
+fl_err fl_rates_fit(const fl_rate_samples *samples, fl_rates *out) {
+    *out = (fl_rates){.measured = true};
+    for (int32_t i = 0; i < ROUNDS; i++)
+        if (fit_round(samples, i == 0, out) == 0) return FL_FAIL(FL_ERR_INVALID, "rates: no call was timed");
     set_errors(samples, out);
     fill_gaps(out);
     return FL_ERR_OK;

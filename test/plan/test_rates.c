@@ -37,7 +37,7 @@ static void roofs_give_the_longer_of_two_terms(void **state) {
 }
 
 static void add(fl_rate_samples *s, fl_rate_kind kind, double flops, double bytes, double time_s) {
-    const fl_rate_sample sample = {kind, {flops, bytes, 0}, time_s};
+    const fl_rate_sample sample = {kind, 1, {flops, bytes, 0}, time_s};
     assert_int_equal(fl_rate_samples_add(s, &sample), FL_ERR_OK);
 }
 
@@ -64,8 +64,24 @@ static void a_fit_finds_what_made_the_times(void **state) {
     fl_rate_samples_close(&s);
 }
 
+/* Ten calls in one sample, two in the other: 10 a + 1e9 b = 1.2e-3, 2 a + 3e9 b = 3.04e-3 -> a = 20 us, b = 1 ps. */
+static void samples_hold_many_calls(void **state) {
+    (void)state;
+    fl_rate_samples s = {0};
+    fl_rates r;
+    const fl_rate_sample ten = {FL_RATE_rope, 10, {1e9, 0, 0}, 1.2e-3},
+                         two = {FL_RATE_rope, 2, {3e9, 0, 0}, 3.04e-3};
+    assert_int_equal(fl_rate_samples_add(&s, &ten), FL_ERR_OK);
+    assert_int_equal(fl_rate_samples_add(&s, &two), FL_ERR_OK);
+    assert_int_equal(fl_rates_fit(&s, &r), FL_ERR_OK);
+    near(r.of[FL_RATE_rope].call_s, 20e-6, 1e-6);
+    near(r.of[FL_RATE_rope].flop_s, 1e-12, 1e-6);
+    assert_int_equal(r.of[FL_RATE_rope].n_samples, 12);
+    fl_rate_samples_close(&s);
+}
+
 /* Times that fall with bytes: left to itself the fit would make a byte cost less than nothing. Of what is allowed
- * the best is one number a call, the c that minimises (c - 3)^2 / 3 + (c - 1)^2 / 1, c = 2 / (1/3 + 1) = 1.5. */
+ * the best is one number a call, and with all calls expected alike that is their mean, (3 + 1) / 2. */
 static void no_rate_is_negative(void **state) {
     (void)state;
     fl_rate_samples s = {0};
@@ -73,9 +89,9 @@ static void no_rate_is_negative(void **state) {
     add(&s, FL_RATE_rope, 0, 1e6, 3);
     add(&s, FL_RATE_rope, 0, 9e6, 1);
     assert_int_equal(fl_rates_fit(&s, &r), FL_ERR_OK);
-    near(r.of[FL_RATE_rope].call_s, 1.5, 1e-9);
+    near(r.of[FL_RATE_rope].call_s, 2, 1e-9);
     assert_true(r.of[FL_RATE_rope].flop_s == 0 && r.of[FL_RATE_rope].byte_s == 0);
-    near(r.of[FL_RATE_rope].error, (1.5 + 0.5) / 4, 1e-9);
+    near(r.of[FL_RATE_rope].error, (1. + 1.) / 4, 1e-9);
     fl_rate_samples_close(&s);
 }
 
@@ -159,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(roofs_give_the_longer_of_two_terms),
         cmocka_unit_test(a_fit_finds_what_made_the_times),
+        cmocka_unit_test(samples_hold_many_calls),
         cmocka_unit_test(no_rate_is_negative),
         cmocka_unit_test(nothing_timed_is_refused),
         cmocka_unit_test(calls_are_told_apart_by_their_arguments),

@@ -1,0 +1,81 @@
+#include "cli/bench_rates.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "cli/bench.h"
+#include "cli/format.h"
+#include "engine/rates_measure.h"
+
+enum { DEPTH = 8192, DEVICE_DEPTH = 65536, RUNS = 3 };
+
+/* Between them these make every kind of call. Random weights say nothing of density: theirs is imposed. */
+static const struct {
+    const char *policy, *kv, *density;
+} engines[] = {{"full", "auto", NULL}, {"window-anchors", "int4", NULL}, {"blocks", "fp8", "20%"}};
+
+static fl_err measure_with(const fl_options *options, int32_t depth, fl_rate_samples *samples,
+                           fl_rates *out) {
+    fl_bench b = {0};
+    int32_t *ids = NULL;
+    fl_engine_info info;
+    fl_err err = fl_bench_open_plain(options, depth + 1, &b);
+    if (err == FL_ERR_OK) err = fl_bench_prompt(&b, depth, &ids);
+    const fl_rates_measuring m = {.ids = ids, .depth = depth, .runs = RUNS};
+    if (err == FL_ERR_OK) err = fl_rates_measure(b.engine, &m, samples);
+    if (err == FL_ERR_OK) {
+        fl_engine_get_info(b.engine, &info);
+        snprintf(out->source, sizeof out->source, "%s, %d threads, %.100s", info.backend, info.n_threads,
+                 options->synthetic ? options->synthetic : options->operands.items[0]);
+    }
+    free(ids);
+    fl_bench_close(&b);
+    return err;
+}
+
+fl_err fl_bench_rates_measure(const fl_options *options, fl_rates *out) {
+    fl_rate_samples samples = {0};
+    fl_rates named = {0};
+    fl_err err = FL_ERR_OK;
+    bool device = strncmp(options->backend, "cuda", 4) == 0 ||
+                  (strcmp(options->backend, "auto") == 0 && fl_backend_available("cuda"));
+    for (size_t i = 0; i < sizeof engines / sizeof *engines && err == FL_ERR_OK; i++) {
+        fl_options o = *options;
+        o.policy = engines[i].policy;
+        o.kv_cache_dtype = engines[i].kv;
+        o.density = options->synthetic ? engines[i].density : NULL;
+        o.tail = "dense";
+        o.ctx = o.span = 0;
+        err = measure_with(&o, device ? DEVICE_DEPTH : DEPTH, &samples, &named);
+    }
+    if (err == FL_ERR_OK) err = fl_rates_fit(&samples, out);
+    memcpy(out->source, named.source, sizeof out->source);
+    fl_rate_samples_close(&samples);
+    return err;
+}
+
+fl_err fl_bench_rates(const fl_options *options, fl_rates *out) {
+    const char *path = options->rates;
+    if (path && fl_file_exists(*path == '/' ? "/" : ".", path)) return fl_rates_read(path, out);
+    FL_TRY(fl_bench_rates_measure(options, out));
+    return path ? fl_rates_write(out, path) : FL_ERR_OK;
+}
+
+/* "884 G", or "-" for what costs nothing by the fit. */
+static fl_text32 per_second(double unit_s) {
+    fl_text32 none = {"-"};
+    return unit_s > 0 ? fl_format_si(1 / unit_s) : none;
+}
+
+void fl_bench_rates_print(const fl_rates *rates) {
+    printf("rates of %s\n  %-16s %9s %12s %10s %8s %8s\n", rates->source, "kind", "a call", "FLOP/s", "B/s",
+           "calls", "fit off");
+    for (int32_t i = 0; i < FL_N_RATES; i++) {
+        const fl_rate *r = &rates->of[i];
+        if (r->n_samples == 0) continue;
+        printf("  %-16s %9s %12s %10s %8lld %7.1f%%\n", fl_rate_name((fl_rate_kind)i),
+               fl_format_seconds(r->call_s).s, per_second(r->flop_s).s, per_second(r->byte_s).s,
+               (long long)r->n_samples, 100 * r->error);
+    }
+}
