@@ -172,8 +172,8 @@ static void be_front(int to) {
     fl_worker_link *link = open_stub("--ctx", "1000");
     do fl_worker_link_status(link, &s);
     while (s.state != FL_LINK_READY);
-    ssize_t n = write(to, &s.worker_pid, sizeof s.worker_pid);
-    for (;;) n += pause();
+    if (write(to, &s.worker_pid, sizeof s.worker_pid) != sizeof s.worker_pid) _exit(1);
+    for (;;) pause();
 }
 
 /* Gone, or dead and not reaped by whoever inherited it. */
