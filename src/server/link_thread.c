@@ -75,12 +75,15 @@ static fl_err on_ready(fl_worker_link *l, const uint8_t *body, size_t n) {
 
 static fl_err on_load(fl_worker_link *l, const uint8_t *body, size_t n) {
     fl_engine_load load;
-    FL_TRY(fl_wire_get_load(body, n, &load));
+    fl_meters meters;
+    FL_TRY(fl_wire_get_load(body, n, &load, &meters));
     double now_s = fl_now_s();
     if (load.n_layers != l->moved_layers || load.n_running + load.n_waiting == 0) l->moved_s = now_s;
     l->moved_layers = load.n_layers;
     pthread_mutex_lock(&l->lock);
     l->status.load = load;
+    l->status.meters = meters;
+    l->status.meters.comm_slowest = fl_link_keep_text(l, meters.comm_slowest);
     l->load_s = now_s;
     pthread_mutex_unlock(&l->lock);
     return FL_ERR_OK;

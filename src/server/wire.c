@@ -187,6 +187,23 @@ static const field load_fields[] = {
 };
 _Static_assert(sizeof(fl_engine_load) == 552, "a new member of fl_engine_load needs a line in load_fields");
 
+static const field meters_fields[] = {
+    COUNT(fl_meters, planned_bytes),
+    COUNT(fl_meters, peak_bytes),
+    COUNT(fl_meters, steps),
+    F64(fl_meters, step_s),
+    F64(fl_meters, attention_s),
+    F64(fl_meters, linear_s),
+    F64(fl_meters, experts_s),
+    F64(fl_meters, kv_s),
+    F64(fl_meters, recorded_s),
+    F64(fl_meters, other_s),
+    F64(fl_meters, comm_s),
+    TEXT(fl_meters, comm_slowest),
+    {0},
+};
+_Static_assert(sizeof(fl_meters) == 96, "a new member of fl_meters needs a line in meters_fields");
+
 static const field version_fields[] = {I32(fl_wire_hello, version, INT32_MIN, INT32_MAX), {0}};
 static const field failed_fields[] = {
     I32(fl_wire_failed, err, FL_ERR_INTERNAL, FL_ERR_NOMEM), TEXT(fl_wire_failed, detail), {0}};
@@ -368,8 +385,11 @@ fl_err fl_wire_put_done(fl_buffer *out, uint64_t id, const fl_event *event, cons
     return end(out, at, FL_WIRE_DONE);
 }
 
-fl_err fl_wire_put_load(fl_buffer *out, const fl_engine_load *load) {
-    return put_message(out, FL_WIRE_LOAD, 0, load_fields, load);
+fl_err fl_wire_put_load(fl_buffer *out, const fl_engine_load *load, const fl_meters *meters) {
+    size_t at = begin(out, FL_WIRE_LOAD, 0);
+    put_fields(out, load_fields, load);
+    put_fields(out, meters_fields, meters);
+    return end(out, at, FL_WIRE_LOAD);
 }
 
 /* ---- reading ---- */
@@ -577,8 +597,12 @@ fl_err fl_wire_get_done(const uint8_t *body, size_t n, fl_wire_done *out) {
     return get_end(&in);
 }
 
-fl_err fl_wire_get_load(const uint8_t *body, size_t n, fl_engine_load *out) {
-    memset(out, 0, sizeof *out);
-    FL_TRY(get_message(body, n, load_fields, out));
-    return out->n_costs > 0 ? FL_ERR_OK : bad("costs", "none");
+fl_err fl_wire_get_load(const uint8_t *body, size_t n, fl_engine_load *load, fl_meters *meters) {
+    reader in = {.at = body, .left = n};
+    memset(load, 0, sizeof *load);
+    memset(meters, 0, sizeof *meters);
+    FL_TRY(get_fields(&in, load_fields, load));
+    FL_TRY(get_fields(&in, meters_fields, meters));
+    FL_TRY(get_end(&in));
+    return load->n_costs > 0 ? FL_ERR_OK : bad("costs", "none");
 }

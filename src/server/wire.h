@@ -7,7 +7,7 @@
  *   array   u64 count, then items, zeros up to a multiple of 8
  *
  * Which fields a body has is one table for each struct (wire.c): a new member of fl_settings, fl_request_params,
- * fl_event, fl_engine_info or fl_engine_load is one more line there. The other side is a process that may be broken:
+ * fl_event, fl_engine_info, fl_engine_load or fl_meters is one more line there. The other side is a process that may be broken:
  * every length, count, number and text is checked against its table before anything is used. */
 #ifndef FL_SERVER_WIRE_H
 #define FL_SERVER_WIRE_H
@@ -33,7 +33,7 @@ typedef enum fl_wire_type {
     FL_WIRE_READY,     /* worker: version, the engine's info */
     FL_WIRE_EVENT,     /* worker: an event of the id that is not DONE */
     FL_WIRE_DONE,      /* worker: the last one, with the timeline; the id is free again */
-    FL_WIRE_LOAD,      /* worker: the engine's load, at least twice a second */
+    FL_WIRE_LOAD,      /* worker: the engine's load and meters, at least twice a second */
     FL_WIRE_TYPES
 } fl_wire_type;
 
@@ -81,7 +81,7 @@ fl_err fl_wire_put_ready(fl_buffer *out, const fl_engine_info *info);
 fl_err fl_wire_put_event(fl_buffer *out, uint64_t id, const fl_event *event);
 fl_err fl_wire_put_done(fl_buffer *out, uint64_t id, const fl_event *event, const fl_mark *marks,
                         int32_t n_marks);
-fl_err fl_wire_put_load(fl_buffer *out, const fl_engine_load *load);
+fl_err fl_wire_put_load(fl_buffer *out, const fl_engine_load *load, const fl_meters *meters);
 
 /* Reads the FL_WIRE_HEADER_BYTES bytes at `bytes`. FL_ERR_DATA: not a message, of no known type, too long for its type,
  * an id where there is none. */
@@ -95,6 +95,6 @@ fl_err fl_wire_get_failed(const uint8_t *body, size_t n, fl_wire_failed *out);
 fl_err fl_wire_get_ready(const uint8_t *body, size_t n, fl_wire_ready *out);
 fl_err fl_wire_get_event(const uint8_t *body, size_t n, fl_event *out);
 fl_err fl_wire_get_done(const uint8_t *body, size_t n, fl_wire_done *out);
-fl_err fl_wire_get_load(const uint8_t *body, size_t n, fl_engine_load *out);
+fl_err fl_wire_get_load(const uint8_t *body, size_t n, fl_engine_load *load, fl_meters *meters);
 
 #endif

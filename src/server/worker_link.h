@@ -65,6 +65,7 @@ typedef struct fl_link_status {
     bool has_info;         /* a worker was ready once: the rest is of the last one */
     fl_engine_info info;   /* its texts are borrowed until the link is closed */
     fl_engine_load load;   /* at most a second old while ready */
+    fl_meters meters;      /* of the same moment */
     double load_age_s;     /* since then */
     int64_t prompt_tokens; /* of all workers together, as in fl_engine_load */
     int64_t cached_tokens;

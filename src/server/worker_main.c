@@ -78,6 +78,13 @@ static fl_err next_message(worker *w, fl_wire_header *out) {
 
 /* ---- the pump ---- */
 
+static void put_load(worker *w, fl_engine_load *load) {
+    fl_meters meters;
+    fl_engine_get_load(w->engine, load);
+    fl_engine_get_meters(w->engine, &meters);
+    (void)fl_wire_put_load(&w->out, load, &meters);
+}
+
 /* An event that cannot be told (its text is too long): the request ends with that. */
 static void put_failure(worker *w, uint64_t id) {
     const fl_event event = {.type = FL_EVENT_DONE,
@@ -138,8 +145,7 @@ static void *pump(void *argument) {
         double now_s = fl_now_s();
         if (now_s - w->load_s >= LOAD_S) {
             w->load_s = now_s;
-            fl_engine_get_load(w->engine, &load);
-            (void)fl_wire_put_load(&w->out, &load);
+            put_load(w, &load);
         }
         send_all(w, &w->out);
         if (n > 0) nanosleep(&gather, NULL);
@@ -225,8 +231,7 @@ static void tell_ready(worker *w) {
     fl_engine_info info;
     fl_engine_load state;
     fl_engine_get_info(w->engine, &info);
-    fl_engine_get_load(w->engine, &state);
-    (void)fl_wire_put_load(&w->out, &state);
+    put_load(w, &state);
     (void)fl_wire_put_ready(&w->out, &info);
     send_all(w, &w->out);
 }

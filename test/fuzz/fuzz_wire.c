@@ -46,6 +46,7 @@ static void read_worker(fl_buffer *out, const fl_wire_header *h, const uint8_t *
     static fl_wire_done done;
     fl_event event;
     fl_engine_load load;
+    fl_meters meters;
     fl_wire_ready ready;
     fl_wire_failed failed;
     double fraction;
@@ -58,9 +59,9 @@ static void read_worker(fl_buffer *out, const fl_wire_header *h, const uint8_t *
         check_event(&done.event);
         check_again(out, fl_wire_put_done(out, h->id, &done.event, done.marks, done.n_marks), n);
     }
-    if (h->type == FL_WIRE_LOAD && fl_wire_get_load(body, n, &load) == FL_ERR_OK) {
+    if (h->type == FL_WIRE_LOAD && fl_wire_get_load(body, n, &load, &meters) == FL_ERR_OK) {
         need(load.n_costs > 0 && load.n_costs <= FL_COST_POINTS_MAX);
-        check_again(out, fl_wire_put_load(out, &load), n);
+        check_again(out, fl_wire_put_load(out, &load, &meters), n);
     }
     if (h->type == FL_WIRE_READY && fl_wire_get_ready(body, n, &ready) == FL_ERR_OK)
         check_again(out, fl_wire_put_ready(out, &ready.info), n);

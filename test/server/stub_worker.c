@@ -65,7 +65,8 @@ static void tell_load(void) {
         l.cost_s[l.n_costs++] = o.cost_s * (double)n / 1024;
         if (n == o.ctx) break;
     }
-    (void)fl_wire_put_load(&out, &l);
+    const fl_meters meters = {.planned_bytes = 1 << 30, .peak_bytes = 1 << 29, .steps = n_tokens};
+    (void)fl_wire_put_load(&out, &l, &meters);
 }
 
 static void tell_ready(void) {

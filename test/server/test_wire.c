@@ -145,6 +145,7 @@ static void settings_info_and_load_are_read_back(void **state) {
     fl_wire_hello hello;
     fl_wire_ready ready;
     fl_engine_load load;
+    fl_meters meters;
     fl_buffer out;
     fl_buffer_init(&out, 1 << 20);
     fl_settings_default(&s);
@@ -183,10 +184,15 @@ static void settings_info_and_load_are_read_back(void **state) {
                                         .cost_tokens = {1024, 2048},
                                         .cost_s = {0.5, 1.5},
                                         .lost = true};
-    assert_int_equal(fl_wire_put_load(&out, &told), FL_ERR_OK);
+    const fl_meters metered = {
+        .peak_bytes = 1LL << 40, .step_s = 2, .comm_s = 0.5, .comm_slowest = "all_sum"};
+    assert_int_equal(fl_wire_put_load(&out, &told, &metered), FL_ERR_OK);
     m = take(&out);
-    assert_int_equal(fl_wire_get_load(m.body, m.header.body_bytes, &load), FL_ERR_OK);
+    assert_int_equal(fl_wire_get_load(m.body, m.header.body_bytes, &load, &meters), FL_ERR_OK);
     assert_memory_equal(&load, &told, sizeof load);
+    assert_string_equal(meters.comm_slowest, "all_sum");
+    meters.comm_slowest = metered.comm_slowest;
+    assert_memory_equal(&meters, &metered, sizeof meters);
     free(m.body);
     fl_buffer_free(&out);
 }

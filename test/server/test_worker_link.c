@@ -84,6 +84,8 @@ static void a_stream_is_the_engines_own_answer(void **state) {
     assert_int_equal(s.prompt_tokens, g.n);
     assert_int_equal(s.answer_tokens, ANSWER);
     assert_int_equal(s.n_requests, 0);
+    assert_true(s.meters.steps >= ANSWER && s.meters.step_s > 0);
+    assert_true(s.meters.peak_bytes > 0 && s.meters.peak_bytes <= s.meters.planned_bytes);
     fl_worker_link_close(link);
     link_no_child();
     got_free(&one);
