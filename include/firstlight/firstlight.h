@@ -190,6 +190,10 @@ typedef struct fl_engine_load {
     double bin_end_s[FL_BINS_MAX]; /* a bin's prompts cost less; the last is infinite */
     double bin_weight[FL_BINS_MAX];   /* its share of the engine, relative to other bins with work */
     double bin_queued_s[FL_BINS_MAX]; /* predicted, of what its prompts still need */
+    int64_t kv_disk_pages;            /* document pages in kv_disk, */
+    int64_t kv_disk_bytes;            /* bytes of its files, */
+    int64_t kv_disk_waiting;          /* pages in memory that are not stored yet, */
+    int64_t kv_disk_read;             /* pages that came back from it; all 0 without a kv_disk */
     bool lost; /* the device takes no more work of this process: open the engine in a new one */
 } fl_engine_load;
 

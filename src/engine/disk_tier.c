@@ -105,8 +105,7 @@ void fl_disk_tier_close(fl_engine *e) {
     fl_disk_tier *tier = e->tier;
     if (!tier) return;
     double end_s = fl_now_s() + CLOSE_S;
-    fl_prefix_entry entry;
-    while (tier->disk && e->prefix && !e->lost[0] && fl_prefix_unstored(e->prefix, &entry) >= 0 &&
+    while (tier->disk && e->prefix && !e->lost[0] && fl_prefix_n_unstored(e->prefix) > 0 &&
            fl_now_s() < end_s) {
         fl_disk_tier_pump(e);
         fl_disk_tier_wait(tier);
@@ -275,8 +274,17 @@ bool fl_disk_tier_ready(fl_engine *e, fl_request *r) {
 }
 
 bool fl_disk_tier_busy(const fl_disk_tier *tier, const fl_prefix *prefix) {
-    fl_prefix_entry entry;
-    return tier && (tier->end > 0 || fl_prefix_unstored(prefix, &entry) >= 0);
+    return tier && (tier->end > 0 || fl_prefix_n_unstored(prefix) > 0);
+}
+
+void fl_disk_tier_get_load(const fl_disk_tier *tier, const fl_prefix *prefix, fl_engine_load *out) {
+    fl_disk_info info;
+    if (!tier) return;
+    fl_disk_get_info(tier->disk, &info);
+    out->kv_disk_pages = info.n_pages;
+    out->kv_disk_bytes = info.bytes;
+    out->kv_disk_read = info.n_read;
+    out->kv_disk_waiting = fl_prefix_n_unstored(prefix);
 }
 
 void fl_disk_tier_wait(fl_disk_tier *tier) {

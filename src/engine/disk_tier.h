@@ -29,6 +29,9 @@ bool fl_disk_tier_ready(struct fl_engine *engine, struct fl_request *request);
 /* Under the lock. Something is being read, or waits to be stored. */
 bool fl_disk_tier_busy(const fl_disk_tier *tier, const fl_prefix *prefix);
 
+/* Under the lock: the tier's part of the load. */
+void fl_disk_tier_get_load(const fl_disk_tier *tier, const fl_prefix *prefix, fl_engine_load *out);
+
 /* Until a transfer ends, 10 ms at most. */
 void fl_disk_tier_wait(fl_disk_tier *tier);
 

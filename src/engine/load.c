@@ -46,6 +46,7 @@ void fl_engine_get_load(fl_engine *e, fl_engine_load *out) {
     }
     for (const fl_request *r = e->requests; r; r = r->next) add_request(out, r, &e->rate);
     add_costs(out, e);
+    fl_disk_tier_get_load(e->tier, e->prefix, out);
     pthread_mutex_unlock(&e->lock);
 }
 

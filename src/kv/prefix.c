@@ -27,7 +27,7 @@ struct fl_prefix {
     entry *entries;   /* [n_pages], indexed by page */
     int32_t *buckets; /* [n_buckets] first page or NONE */
     int32_t n_buckets;
-    int32_t waits_first, waits_last; /* not stored below */
+    int32_t waits_first, waits_last, n_waiting; /* not stored below */
     fl_prefix_options costs;
     double evicted_worth; /* of the last page evicted: what age is measured by */
     uint64_t clock;
@@ -132,6 +132,7 @@ static void append_waiting(fl_prefix *p, int32_t page) {
     if (p->waits_last == NONE) p->waits_first = page;
     else p->entries[p->waits_last].waits_next = page;
     p->waits_last = page;
+    p->n_waiting++;
 }
 
 static void remove_waiting(fl_prefix *p, int32_t page) {
@@ -140,11 +141,16 @@ static void remove_waiting(fl_prefix *p, int32_t page) {
     else p->entries[e->waits_before].waits_next = e->waits_next;
     if (e->waits_next == NONE) p->waits_last = e->waits_before;
     else p->entries[e->waits_next].waits_before = e->waits_before;
+    p->n_waiting--;
 }
 
 int32_t fl_prefix_unstored(const fl_prefix *p, fl_prefix_entry *out) {
     if (p->waits_first != NONE) *out = p->entries[p->waits_first].page;
     return p->waits_first;
+}
+
+int32_t fl_prefix_n_unstored(const fl_prefix *p) {
+    return p->n_waiting;
 }
 
 void fl_prefix_set_stored(fl_prefix *p, int32_t page) {

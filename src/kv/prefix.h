@@ -68,6 +68,7 @@ typedef struct fl_prefix_entry {
 
 /* The longest waiting page that no lower tier was told to have, or -1. */
 int32_t fl_prefix_unstored(const fl_prefix *prefix, fl_prefix_entry *out);
+int32_t fl_prefix_n_unstored(const fl_prefix *prefix);
 void fl_prefix_set_stored(fl_prefix *prefix, int32_t page);
 
 /* Pages that only the cache holds: free on demand. */

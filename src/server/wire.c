@@ -182,10 +182,14 @@ static const field load_fields[] = {
     MANY(fl_engine_load, bin_end_s, K_ARRAY, n_bins, sizeof(double), FL_BINS_MAX),
     SAME(fl_engine_load, bin_weight, K_ARRAY, n_bins, sizeof(double), FL_BINS_MAX),
     SAME(fl_engine_load, bin_queued_s, K_ARRAY, n_bins, sizeof(double), FL_BINS_MAX),
+    COUNT(fl_engine_load, kv_disk_pages),
+    COUNT(fl_engine_load, kv_disk_bytes),
+    COUNT(fl_engine_load, kv_disk_waiting),
+    COUNT(fl_engine_load, kv_disk_read),
     BOOL(fl_engine_load, lost),
     {0},
 };
-_Static_assert(sizeof(fl_engine_load) == 552, "a new member of fl_engine_load needs a line in load_fields");
+_Static_assert(sizeof(fl_engine_load) == 584, "a new member of fl_engine_load needs a line in load_fields");
 
 static const field meters_fields[] = {
     COUNT(fl_meters, planned_bytes),

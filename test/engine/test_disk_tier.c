@@ -120,6 +120,16 @@ static void damage_never_reaches_an_answer(void **state) {
 }
 
 /* A pool that holds one document at a time: the other one comes back from disk. */
+/* Until all its pages are on disk. */
+static void wait_stored(fl_engine *e) {
+    fl_engine_load load;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    do {
+        nanosleep(&pause, NULL);
+        fl_engine_get_load(e, &load);
+    } while (load.kv_disk_waiting > 0);
+}
+
 static void what_memory_lost_comes_from_disk(void **state) {
     (void)state;
     fixture f;
@@ -128,12 +138,17 @@ static void what_memory_lost_comes_from_disk(void **state) {
     s.ctx_tokens = s.kv_tokens = 1280;
     fl_engine *e = open_engine(&s);
     answer first = ask(e, f.g.ids, PROMPT, -1);
+    wait_stored(e);
     answer other = ask(e, f.g.ids + 500, PROMPT, -1); /* another document */
     answer again = ask(e, f.g.ids, PROMPT, -1);
     assert_int_equal(first.cached, 0);
     assert_int_equal(other.cached, 0);
     assert_int_equal(again.cached, WHOLE_PAGES);
     assert_same(&first, &again);
+    fl_engine_load load;
+    fl_engine_get_load(e, &load);
+    assert_true(load.kv_disk_read > 0 && load.kv_disk_read <= WHOLE_PAGES / 64);
+    assert_true(load.kv_disk_pages >= WHOLE_PAGES / 64 && load.kv_disk_bytes >= load.kv_disk_pages * 163840);
     fl_engine_close(e);
     close_fixture(&f);
 }
@@ -159,6 +174,7 @@ static void salts_part_tenants_in_memory_and_on_disk(void **state) {
     fixture f;
     open_fixture(&f);
     fl_settings s = settings_of(&f);
+    s.kv_tokens = 8192;
     fl_engine *e = open_engine(&s);
     assert_int_equal(cached_with_salt(e, &f, "a"), 0);
     assert_int_equal(cached_with_salt(e, &f, "b"), 0);
