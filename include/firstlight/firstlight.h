@@ -104,13 +104,14 @@ typedef struct fl_settings {
         span_tokens; /* most prompt rows in one step, a multiple of 64; 0 (default) = 4,096, 32,768 on a GPU;
                               at most 16,384, 1,048,576 on a GPU */
     const char
-        *scheduling_policy;    /* who computes next: "bins" (default: short prompts pass long ones, all share
+        *scheduling_policy; /* who computes next: "bins" (default: short prompts pass long ones, all share
                                       the engine by predicted cost), "fcfs" (in order of arrival) */
-    double max_decode_stall_s; /* a step of a prompt beside running answers takes no longer, as predicted; it
-                                  may where a quarter of it would be repeated work. 0 (default) = 0.25 */
     double
-        max_step_s; /* alike for steps beside other prompts and alone, so that what comes is seen to soon; it may
-                          where a twentieth would be repeated. 0 (default) = 1, but alone no limit */
+        max_decode_stall_s; /* running answers have a token so often while a prompt computes, as predicted, and
+                                  one a layer at most. 0 (default) = 0.25 */
+    double
+        max_step_s; /* a step of a prompt takes no longer, as predicted, so that what comes is seen to soon; it may
+                          where a twentieth of it would be repeated work. 0 (default) = 1, but alone no limit */
     int32_t requests_max; /* bound of the queue, 1..4096; default 64 */
     int64_t
         queue_tokens_max; /* bound of it in prompt tokens that are not computed yet; an empty queue takes any

@@ -192,7 +192,7 @@ static fl_err watched_moe_permute(fl_backend *be, const fl_moe_permute_args *a) 
 
 void fl_timed_step_begin(fl_backend *be, int32_t rows, bool many) {
     fl_timed *t = be->timed;
-    if (!t) return;
+    if (!t || t->depth++ > 0) return;
     t->n_ops = t->n_marks = t->n_pending = 0;
     t->marking = be->mark && (many || t->watching || fl_trace_on(be->trace));
     t->step = (fl_timed_span){.name = "step", .kind = FL_TRACE_STEP, .count = rows};
@@ -202,14 +202,14 @@ void fl_timed_step_begin(fl_backend *be, int32_t rows, bool many) {
 /* A step of whose ops none had marks is one span of what was replayed. */
 void fl_timed_step_issued(fl_backend *be) {
     fl_timed *t = be->timed;
-    if (!t || !t->marking) return;
+    if (!t || !t->marking || t->depth > 1) return;
     if (t->n_ops == 0) t->step.kind = FL_TRACE_RECORDED;
     end_mark(be, &t->step);
 }
 
 void fl_timed_step_end(fl_backend *be) {
     fl_timed *t = be->timed;
-    if (!t) return;
+    if (!t || --t->depth > 0) return;
     double step_s = fl_now_s() - t->step.begin_s;
     if (be->range_end) be->range_end(be);
     if (be->mark && !t->marking) add(&t->kind_s[FL_TRACE_RECORDED], step_s);

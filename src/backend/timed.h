@@ -56,6 +56,7 @@ typedef struct fl_timed {
     /* The issuing thread's own. */
     bool watching, marking; /* marking: this step's ops get marks */
     fl_timed_span step;
+    int32_t depth; /* of steps: one inside another is part of it */
     int32_t n_ops; /* of this step, with marks */
     int32_t n_marks, round;
     double first_mark_s;    /* when mark 0 was set, on the host: the device had nothing to do */

@@ -108,7 +108,7 @@ static fl_err open_text(fl_engine *e, const char *dir) {
 
 /* What the host makes of a step: one piece of memory that a device copies from directly. */
 static fl_err take_step_arrays(fl_engine *e) {
-    int64_t rows = fl_step_rows_max(e), floats = rows * e->attending.rope.dim;
+    int64_t rows = fl_step_rows_max(e) + FL_DECODE_ROWS_MAX, floats = rows * e->attending.rope.dim;
     bool far = e->attending.rope.near_tokens > 0;
     fl_arena arena;
     e->step_bytes = (rows + floats * (far ? 3 : 1)) * (int64_t)sizeof(float) + 4 * 64;

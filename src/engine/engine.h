@@ -153,12 +153,16 @@ struct fl_engine {
     fl_kv_layer *kv;   /* [layers] */
     void *step_memory; /* of the next four */
     int64_t step_bytes;
-    int32_t *ids;                     /* [rows max] */
+    int32_t *ids;                     /* [rows max], answers between layers behind them; alike: */
     float *rope_table;                /* [rows max][rope_dim] */
     float *far_q_table, *far_k_table; /* alike; NULL with one path */
     fl_kv_rows seqs[2 + FL_DECODE_ROWS_MAX];
     int32_t logit_rows[FL_LOGIT_ROWS_MAX];
-    int32_t *found_pages; /* [ctx pages] */
+    fl_kv_rows between_seqs[FL_DECODE_ROWS_MAX]; /* of answers between a prompt's layers */
+    int32_t between_logit_rows[FL_DECODE_ROWS_MAX];
+    int64_t between_bytes; /* scratch that they need at most */
+    double answered_s;     /* when answers last had a token, on the clock */
+    int32_t *found_pages;  /* [ctx pages] */
     uint64_t clock;
     fl_sched sched;           /* the worker's, policy apart, which is constant */
     int32_t next_turn;        /* of answers, when there are more than a step has rows for */

@@ -8,6 +8,18 @@ enum { RUN_MAX = 4096, TAIL_TILE = 16 };
 
 /* ---- opening ---- */
 
+/* Scratch of a step of answers alone, at the context's end. */
+static fl_err plan_between(fl_engine *e) {
+    fl_dry_cost cost;
+    const fl_dry_rows rows = {.tail_rows = FL_DECODE_ROWS_MAX,
+                              .tail_pos =
+                                  e->ctx_tokens > FL_DECODE_ROWS_MAX ? e->ctx_tokens - FL_DECODE_ROWS_MAX : 0,
+                              .n_logits = FL_DECODE_ROWS_MAX};
+    FL_TRY(fl_dry_run_step(e->dry, &rows, &cost));
+    e->between_bytes = cost.scratch_bytes;
+    return FL_ERR_OK;
+}
+
 fl_err fl_schedule_open(fl_engine *e, const fl_settings *s) {
     fl_sched_policy policy;
     const char *name = s->scheduling_policy ? s->scheduling_policy : "bins";
@@ -23,6 +35,7 @@ fl_err fl_schedule_open(fl_engine *e, const fl_settings *s) {
     if (s->max_decode_stall_s > 0) policy.stall_s = s->max_decode_stall_s;
     if (s->max_step_s > 0) policy.quantum_s = policy.idle_step_s = s->max_step_s;
     FL_TRY(fl_sched_open(&policy, &e->sched));
+    FL_TRY(plan_between(e));
     e->queue_tokens_max = s->queue_tokens_max > 0 ? s->queue_tokens_max : (int64_t)16 * e->ctx_tokens;
     return fl_cost_table_make(e->dry, e->ctx_tokens, e->span_tokens, &e->costs);
 }
@@ -197,14 +210,15 @@ fl_request *fl_schedule_pick(fl_engine *e, fl_request **run, int32_t n) {
     return r;
 }
 
-fl_schedule_piece fl_schedule_cut(fl_engine *e, const fl_request *r, int32_t n_decode, bool others) {
+fl_schedule_piece fl_schedule_cut(fl_engine *e, const fl_request *r, const fl_schedule_beside *with) {
     const fl_sched_policy *policy = &e->sched.policy;
     int32_t pos = r->session->n_tokens, tile = fl_tile_rows(e);
     int32_t document = r->document_end > pos ? r->document_end - pos : 0;
     fl_schedule_piece piece = {.document_rows = least(document, e->span_tokens)};
-    fl_sched_beside beside = n_decode > 0 ? FL_SCHED_ANSWERS : others ? FL_SCHED_OTHERS : FL_SCHED_ALONE;
+    bool stalls = with->n_decode > 0 && !with->between, others = with->others || with->n_decode > 0;
+    fl_sched_beside beside = stalls ? FL_SCHED_ANSWERS : others ? FL_SCHED_OTHERS : FL_SCHED_ALONE;
     double limit_s = fl_sched_step_s(policy, beside), used = 0;
-    double overhead = n_decode > 0 ? policy->stall_overhead_max : policy->overhead_max;
+    double overhead = stalls ? policy->stall_overhead_max : policy->overhead_max;
     if (limit_s > 0 && piece.document_rows > tile) {
         double one = step_flops(e, &(fl_dry_rows){.document_pos = pos, .document_rows = tile});
         double all = step_flops(e, &(fl_dry_rows){.document_pos = pos, .document_rows = piece.document_rows});
@@ -218,7 +232,7 @@ fl_schedule_piece fl_schedule_cut(fl_engine *e, const fl_request *r, int32_t n_d
     }
     if (piece.document_rows < document) return piece;
     pos += document;
-    piece.tail_rows = least(r->n_prompt - pos, FL_TAIL_ROWS_MAX - n_decode);
+    piece.tail_rows = least(r->n_prompt - pos, FL_TAIL_ROWS_MAX - with->n_decode);
     if (limit_s > 0 && piece.tail_rows > TAIL_TILE) {
         double all = step_flops(e, &(fl_dry_rows){.tail_pos = pos, .tail_rows = piece.tail_rows});
         const fl_step_cost cost = {.fixed_flops = used,

@@ -23,9 +23,16 @@ typedef struct fl_schedule_piece {
     int32_t document_rows, tail_rows;
 } fl_schedule_piece;
 
-/* How many rows of `request`, beside n_decode answers, `others` = more prompts could compute now. At least one. */
-fl_schedule_piece fl_schedule_cut(fl_engine *engine, const fl_request *request, int32_t n_decode,
-                                  bool others);
+typedef struct fl_schedule_beside {
+    int32_t n_decode; /* answers */
+    bool others;      /* more prompts could compute now */
+    bool
+        between; /* answers can have tokens between the piece's layers, so the piece need not be short for them */
+} fl_schedule_beside;
+
+/* How many rows of `request` come next. At least one. */
+fl_schedule_piece fl_schedule_cut(fl_engine *engine, const fl_request *request,
+                                  const fl_schedule_beside *beside);
 
 /* A step of `seconds` ran: flops of the request's rows, of what answers added, of what is left of the request. */
 typedef struct fl_schedule_ran {

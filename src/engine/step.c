@@ -13,6 +13,13 @@ typedef struct building {
     fl_request *decode[FL_DECODE_ROWS_MAX];
     int32_t n_decode;
     int32_t rows, n_seqs, n_logits;
+    int32_t first_row;   /* of the engine's arrays */
+    fl_kv_rows *seqs;    /* the engine's, */
+    int32_t *logit_rows; /* alike */
+    bool between;        /* the answers' tokens come between the prompt's layers, not with its rows */
+    bool inner;          /* this is such a step of answers */
+    double between_s;    /* it took so far */
+    double layer_s;      /* predicted, of the prompt's rows */
     int32_t n_scored, scored_index; /* scored rows of this step, which of the request's the first is */
     bool prompt_ends;
     double start_s;
@@ -37,7 +44,7 @@ static void rotate_rows(void *context, int32_t task, int32_t worker) {
     const fl_engine *e = r->e;
     const fl_rope *rope = &e->attending.rope;
     int32_t first = task * ROTATED_ROWS, n = r->n - first < ROTATED_ROWS ? r->n - first : ROTATED_ROWS;
-    int64_t at = (int64_t)(r->row + first) * rope->dim;
+    int64_t at = ((int64_t)r->row + first) * rope->dim;
     fl_rope_table(rope, FL_ROTATION_EXACT, r->pos + first, n, e->rope_table + at);
     if (rope->near_tokens == 0) return;
     fl_rope_table(rope, FL_ROTATION_FAR_QUERY, r->pos + first, n, e->far_q_table + at);
@@ -46,10 +53,11 @@ static void rotate_rows(void *context, int32_t task, int32_t worker) {
 
 static void add_rows(building *b, const fl_session *s, const int32_t *ids, int32_t pos, int32_t n) {
     fl_engine *e = b->e;
-    rotating rows = {.e = e, .row = b->rows, .pos = pos, .n = n};
-    memcpy(e->ids + b->rows, ids, (size_t)n * sizeof(int32_t));
+    int32_t row = b->first_row + b->rows;
+    rotating rows = {.e = e, .row = row, .pos = pos, .n = n};
+    memcpy(e->ids + row, ids, (size_t)n * sizeof(int32_t));
     fl_pool_run(e->be->pool, (n + ROTATED_ROWS - 1) / ROTATED_ROWS, rotate_rows, &rows);
-    e->seqs[b->n_seqs++] = (fl_kv_rows){.row = b->rows, .n_rows = n, .pos = pos, .pages = s->pages};
+    b->seqs[b->n_seqs++] = (fl_kv_rows){.row = b->rows, .n_rows = n, .pos = pos, .pages = s->pages};
     b->rows += n;
 }
 
@@ -93,14 +101,25 @@ static void ask_scores(building *b, int32_t pos) {
     if (end > r->n_prompt - 1) end = r->n_prompt - 1;
     b->scored_index = first - scored;
     for (int32_t p = first; r->n_scored > 0 && p < end; p++, b->n_scored++)
-        b->e->logit_rows[b->n_logits++] = p - pos;
+        b->logit_rows[b->n_logits++] = p - pos;
+}
+
+/* Whether a step of answers has room between the layers of one of `rows` rows up to pos + rows: the plan is for what a
+ * layer needs, and between layers there are only the rows' sums, what is normed, and the step's arrays. */
+static bool between_fits(const fl_engine *e, int32_t rows, int32_t pos) {
+    int64_t row_bytes = (int64_t)e->config->hidden * 12 + (int64_t)e->attending.rope.dim * 12 + 4;
+    int64_t held_bytes = rows * row_bytes + (int64_t)fl_pages_of((int64_t)pos + rows) * 8 + (64 << 10);
+    return e->arena.size_bytes >= held_bytes + e->between_bytes;
 }
 
 static void build_prefill(building *b) {
     fl_request *r = b->prefill;
     fl_session *s = r->session;
     int32_t pos = s->n_tokens;
-    const fl_schedule_piece piece = fl_schedule_cut(b->e, r, b->n_decode, b->others);
+    bool may_answer_between = between_fits(b->e, fl_step_rows_max(b->e), pos);
+    const fl_schedule_piece piece = fl_schedule_cut(
+        b->e, r,
+        &(fl_schedule_beside){.n_decode = b->n_decode, .others = b->others, .between = may_answer_between});
     b->document_rows = piece.document_rows;
     b->tail_rows = piece.tail_rows;
     cut_scored(b, pos);
@@ -109,7 +128,7 @@ static void build_prefill(building *b) {
     if (b->tail_rows > 0)
         add_rows(b, s, r->prompt + pos + b->document_rows, pos + b->document_rows, b->tail_rows);
     b->prompt_ends = pos + b->document_rows + b->tail_rows == r->n_prompt;
-    if (b->prompt_ends) b->e->logit_rows[b->n_logits++] = b->rows - 1;
+    if (b->prompt_ends) b->logit_rows[b->n_logits++] = b->rows - 1;
     const fl_dry_rows rows = {.document_rows = b->document_rows,
                               .document_pos = pos,
                               .tail_rows = b->tail_rows,
@@ -117,15 +136,20 @@ static void build_prefill(building *b) {
     fl_dry_cost cost;
     if (fl_dry_run_step(b->e->dry, &rows, &cost) == FL_ERR_OK) b->cost = cost.ops.total.flops;
     b->cost_after = fl_schedule_left(b->e, r, pos + b->document_rows + b->tail_rows);
+    double seconds = fl_step_rate_seconds(&b->e->rate, b->cost);
+    b->layer_s = seconds / b->e->config->layers;
+    b->between = may_answer_between && b->n_decode > 0 && seconds > b->e->sched.policy.stall_s;
 }
 
 static void build_decode(building *b) {
     for (int32_t i = 0; i < b->n_decode; i++) {
         fl_request *r = b->decode[i];
-        b->e->logit_rows[b->n_logits++] = b->rows;
+        b->logit_rows[b->n_logits++] = b->rows;
         add_rows(b, r->session, &r->last_token, r->session->n_tokens, 1);
     }
 }
+
+static void answer_between(building *b);
 
 /* Progress after each layer. A step that serves one cancelled request alone ends there. */
 static bool on_layer(void *context, int32_t layers_done) {
@@ -139,10 +163,11 @@ static bool on_layer(void *context, int32_t layers_done) {
         r->done_fraction = r->cost_total > 0 ? 1 - left / r->cost_total : 1;
         r->progressed = true;
         fl_request_tell(r);
-        goes_on = b->n_decode > 0 || !atomic_load(&r->cancel);
+        goes_on = (b->n_decode > 0 && !b->between) || !atomic_load(&r->cancel);
     }
     goes_on = goes_on && !b->e->closing;
     pthread_mutex_unlock(&b->e->lock);
+    if (goes_on && b->between && layers_done < b->e->config->layers) answer_between(b);
     return goes_on;
 }
 
@@ -199,15 +224,15 @@ static void after_prefill(building *b) {
 /* What the step took, for predictions of the next ones; not when it waited for on_logits. */
 static void learn(building *b) {
     fl_dry_cost beside = {0};
-    int32_t deepest = 0;
-    for (int32_t i = 0; i < b->n_decode; i++)
+    int32_t deepest = 0, n_decode = b->between ? 0 : b->n_decode;
+    for (int32_t i = 0; i < n_decode; i++)
         if (b->decode[i]->session->n_tokens > deepest) deepest = b->decode[i]->session->n_tokens;
-    const fl_dry_rows rows = {.tail_rows = b->n_decode, .tail_pos = deepest, .n_logits = b->n_decode};
-    if (b->n_decode > 0 && fl_dry_run_step(b->e->dry, &rows, &beside) != FL_ERR_OK) return;
+    const fl_dry_rows rows = {.tail_rows = n_decode, .tail_pos = deepest, .n_logits = n_decode};
+    if (n_decode > 0 && fl_dry_run_step(b->e->dry, &rows, &beside) != FL_ERR_OK) return;
     const fl_schedule_ran ran = {.flops = b->cost,
                                  .flops_beside = beside.ops.total.flops,
                                  .flops_left = b->cost_after,
-                                 .seconds = fl_now_s() - b->start_s};
+                                 .seconds = fl_now_s() - b->start_s - b->between_s};
     fl_schedule_learn(b->e, b->prefill, &ran);
 }
 
@@ -218,11 +243,12 @@ static void after_decode(building *b) {
         draw_token(b, r, b->n_scored + b->prompt_ends + i);
         fl_request_add_mark(r, "decode", b->start_s, 1);
     }
+    if (b->n_decode > 0) b->e->answered_s = fl_now_s();
 }
 
 static void fail_all(building *b, fl_err err) {
     bool cancelled = err == FL_ERR_CANCELLED;
-    for (int32_t i = 0; i < b->n_decode && !cancelled; i++)
+    for (int32_t i = 0; i < b->n_decode && !cancelled && !b->between; i++)
         fl_request_finish(b->decode[i], FL_FINISH_ERROR, err);
     if (b->prefill && !cancelled) fl_request_finish(b->prefill, FL_FINISH_ERROR, err);
 }
@@ -236,23 +262,25 @@ static void tell_graphs(fl_engine *e) {
 
 static fl_err forward(building *b) {
     fl_engine *e = b->e;
+    int64_t rotations = (int64_t)b->first_row * e->attending.rope.dim;
+    bool far = e->far_q_table != NULL;
     const fl_step step = {.rows = b->rows,
-                          .ids = e->ids,
-                          .rope_table = e->rope_table,
-                          .far_q_table = e->far_q_table,
-                          .far_k_table = e->far_k_table,
+                          .ids = e->ids + b->first_row,
+                          .rope_table = e->rope_table + rotations,
+                          .far_q_table = far ? e->far_q_table + rotations : NULL,
+                          .far_k_table = far ? e->far_k_table + rotations : NULL,
                           .attend = &e->attending.attend,
-                          .seqs = e->seqs,
+                          .seqs = b->seqs,
                           .n_seqs = b->n_seqs,
                           .n_document = b->document_rows > 0,
                           .kv = e->kv,
                           .softmax_scale = e->attending.softmax_scale,
-                          .logit_rows = e->logit_rows,
+                          .logit_rows = b->logit_rows,
                           .n_logit_rows = b->n_logits,
                           .logits = e->logits_memory,
                           .on_layer = on_layer,
                           .on_layer_context = b,
-                          .graphs = e->graphs};
+                          .graphs = b->inner ? NULL : e->graphs}; /* recorded at one place of the arena */
     fl_timed_step_begin(e->be, b->rows, b->document_rows > 0);
     fl_err err = fl_forward(e->weights, &step, &e->arena);
     fl_timed_step_end(e->be);
@@ -264,37 +292,68 @@ static fl_err forward(building *b) {
     return err;
 }
 
+/* Runs what was built; false: it failed, and its requests ended. */
+static bool run_built(building *b) {
+    fl_err err = forward(b);
+    if (err != FL_ERR_OK) {
+        if (err == FL_ERR_DEVICE) fl_engine_check_device(b->e);
+        fail_all(b, err);
+        return false;
+    }
+    pthread_mutex_lock(&b->e->lock);
+    b->e->load.n_steps++;
+    pthread_mutex_unlock(&b->e->lock);
+    return true;
+}
+
+/* A token for every answer, in a step of its own inside the prompt's step, once the next layer would make them wait for
+ * too long. Logits are free until the prompt's end; scratch lies above what the prompt holds between layers. */
+static void answer_between(building *b) {
+    double start_s = fl_now_s();
+    building inner = {.e = b->e,
+                      .start_s = start_s,
+                      .first_row = fl_step_rows_max(b->e),
+                      .seqs = b->e->between_seqs,
+                      .logit_rows = b->e->between_logit_rows,
+                      .inner = true};
+    if (start_s - b->e->answered_s + b->layer_s < b->e->sched.policy.stall_s) return;
+    for (int32_t i = 0; i < b->n_decode; i++)
+        if (b->decode[i]->phase == FL_PHASE_DECODE && !atomic_load(&b->decode[i]->cancel))
+            inner.decode[inner.n_decode++] = b->decode[i];
+    if (inner.n_decode == 0) return;
+    build_decode(&inner);
+    if (run_built(&inner)) after_decode(&inner);
+    b->between_s += fl_now_s() - start_s;
+}
+
 void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
-    building b = {.e = e, .start_s = fl_now_s()};
+    building b = {.e = e, .start_s = fl_now_s(), .seqs = e->seqs, .logit_rows = e->logit_rows};
     double begin_s = fl_trace_now(e->trace);
     choose(&b, run, n);
     if (b.prefill) build_prefill(&b);
-    build_decode(&b);
+    if (!b.between) build_decode(&b);
     fl_trace_span(e->trace, FL_TRACE_OTHER, "build step", begin_s, b.rows);
-    fl_err err = forward(&b);
-    if (err != FL_ERR_OK) {
-        if (err == FL_ERR_DEVICE) fl_engine_check_device(e);
-        fail_all(&b, err);
-        return;
-    }
-    pthread_mutex_lock(&e->lock);
-    e->load.n_steps++;
-    pthread_mutex_unlock(&e->lock);
+    if (b.between) answer_between(&b);
+    if (!run_built(&b)) return;
     if (b.prefill) learn(&b);
     if (b.prefill) after_prefill(&b);
-    after_decode(&b);
+    if (!b.between) after_decode(&b);
 }
 
 fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, double *time_s) {
     const fl_session session = {.pages = e->found_pages};
-    building b = {.e = e, .document_rows = rows->document_rows, .start_s = fl_now_s()};
+    building b = {.e = e,
+                  .document_rows = rows->document_rows,
+                  .start_s = fl_now_s(),
+                  .seqs = e->seqs,
+                  .logit_rows = e->logit_rows};
     for (int32_t i = 0; i < e->kv_pages && i < fl_pages_of(e->ctx_tokens); i++) e->found_pages[i] = i;
     if (rows->document_rows > 0) add_rows(&b, &session, ids, rows->document_pos, rows->document_rows);
     if (rows->tail_rows > 0)
         add_rows(&b, &session, ids + rows->document_rows, rows->tail_pos, rows->tail_rows);
     for (int32_t i = 0; i < rows->decode_rows; i++) /* each writes a place of its own */
         add_rows(&b, &session, ids + i, rows->decode_pos - i, 1);
-    for (int32_t i = 0; i < rows->n_logits; i++) e->logit_rows[b.n_logits++] = b.rows - rows->n_logits + i;
+    for (int32_t i = 0; i < rows->n_logits; i++) b.logit_rows[b.n_logits++] = b.rows - rows->n_logits + i;
     fl_err err = forward(&b);
     if (time_s) *time_s = fl_now_s() - b.start_s;
     return err;
