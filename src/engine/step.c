@@ -175,7 +175,8 @@ static const float *logits_of(const fl_engine *e, int32_t logits_row) {
     return (const float *)e->logits_memory + (int64_t)logits_row * e->config->vocab_size;
 }
 
-static void draw_token(building *b, fl_request *r, int32_t logits_row) {
+/* The mark comes before the token, which may be the last: then the timeline is whole when DONE is told. */
+static void draw_token(building *b, fl_request *r, int32_t logits_row, const char *mark, double start_s) {
     fl_engine *e = b->e;
     fl_sample sample;
     const fl_sample_args args = {.logits = logits_of(e, logits_row),
@@ -193,8 +194,12 @@ static void draw_token(building *b, fl_request *r, int32_t logits_row) {
     double begin_s = fl_trace_now(e->trace);
     fl_err err = fl_sampler_draw(e->sampler, &args, &sample);
     fl_trace_span(e->trace, FL_TRACE_TEXT, "sample", begin_s, 0);
-    if (err != FL_ERR_OK) fl_request_finish(r, FL_FINISH_ERROR, err);
-    else fl_request_take_token(r, &sample);
+    if (err != FL_ERR_OK) {
+        fl_request_finish(r, FL_FINISH_ERROR, err);
+        return;
+    }
+    fl_request_add_mark(r, mark, start_s, 1);
+    fl_request_take_token(r, &sample);
 }
 
 static void after_prefill(building *b) {
@@ -215,10 +220,7 @@ static void after_prefill(building *b) {
     pthread_mutex_unlock(&b->e->lock);
     for (int32_t i = 0; i < b->n_scored; i++)
         r->on_logits(r->on_logits_context, b->scored_index + i, logits_of(b->e, i), b->e->config->vocab_size);
-    if (b->prompt_ends) {
-        draw_token(b, r, b->n_scored);
-        fl_request_add_mark(r, "first_token", fl_now_s(), 1);
-    }
+    if (b->prompt_ends) draw_token(b, r, b->n_scored, "first_token", fl_now_s());
 }
 
 /* What the step took, for predictions of the next ones; not when it waited for on_logits. */
@@ -240,8 +242,7 @@ static void after_decode(building *b) {
     for (int32_t i = 0; i < b->n_decode; i++) {
         fl_request *r = b->decode[i];
         r->session->tokens[r->session->n_tokens++] = r->last_token;
-        draw_token(b, r, b->n_scored + b->prompt_ends + i);
-        fl_request_add_mark(r, "decode", b->start_s, 1);
+        draw_token(b, r, b->n_scored + b->prompt_ends + i, "decode", b->start_s);
     }
     if (b->n_decode > 0) b->e->answered_s = fl_now_s();
 }

@@ -28,7 +28,6 @@ void got_free(got *g) {
 
 void got_event(void *context, const fl_event *e, const fl_mark *marks, int32_t n_marks) {
     got *g = context;
-    (void)marks;
     pthread_mutex_lock(&g->lock);
     g->late = g->late || g->n_done > 0;
     if (e->type == FL_EVENT_TOKEN && g->n_tokens < GOT_TOKENS) {
@@ -39,6 +38,9 @@ void got_event(void *context, const fl_event *e, const fl_mark *marks, int32_t n
     g->n_progress += e->type == FL_EVENT_PROGRESS;
     g->last = *e;
     g->n_marks = n_marks;
+    for (int32_t i = 0; i < n_marks; i++)
+        if (strcmp(marks[i].name, "first_token") == 0 || strcmp(marks[i].name, "decode") == 0)
+            g->marked_tokens += marks[i].tokens;
     if (e->err_detail) snprintf(g->detail, sizeof g->detail, "%s", e->err_detail);
     g->n_done += e->type == FL_EVENT_DONE;
     pthread_cond_broadcast(&g->changed);

@@ -16,6 +16,7 @@ typedef struct got {
     int32_t tokens[GOT_TOKENS];
     float logprobs[GOT_TOKENS];
     int32_t n_tokens, n_progress, n_done, n_marks;
+    int64_t marked_tokens; /* of the timeline's marks first_token and decode */
     char text[16384];
     fl_event last; /* numbers only */
     char detail[1024];

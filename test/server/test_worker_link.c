@@ -58,6 +58,7 @@ static void assert_answer(const got *g, const answer *a) {
     assert_memory_equal(g->logprobs, a->logprobs, (size_t)a->n * sizeof(float));
     assert_string_equal(g->text, a->text);
     assert_true(g->n_marks >= 3); /* queue, prefill, first_token ... */
+    assert_int_equal(g->marked_tokens, a->n);
 }
 
 static void a_stream_is_the_engines_own_answer(void **state) {
