@@ -19,7 +19,7 @@ void fl_link_options_default(fl_link_options *options) {
                                  .backoff_max_s = 30,
                                  .silence_max_s = 30,
                                  .stuck_max_s = 300,
-                                 .close_max_s = 5};
+                                 .close_max_s = 40};
     fl_settings_default(&options->settings);
 }
 

@@ -34,12 +34,13 @@ typedef struct fl_link_options {
     int32_t
         requests_max; /* in flight, 1..65536; default 8192. The engine's own queue (settings.requests_max) is
                                    the smaller bound */
-    int64_t queue_bytes_max;    /* of messages that the worker has not read yet; default 256 MiB */
-    int32_t load_failures_max;  /* loads that fail one after the other until the link gives up; default 5 */
-    double backoff_max_s;       /* between restarts: 0, 1, 2, 4 ... at most this; default 30 */
-    double silence_max_s;       /* a ready worker that says nothing so long is killed; default 30 */
-    double stuck_max_s;         /* so is one with work whose engine finishes no layer so long; default 300 */
-    double close_max_s;         /* for its end after close, then it is killed; default 5 */
+    int64_t queue_bytes_max;   /* of messages that the worker has not read yet; default 256 MiB */
+    int32_t load_failures_max; /* loads that fail one after the other until the link gives up; default 5 */
+    double backoff_max_s;      /* between restarts: 0, 1, 2, 4 ... at most this; default 30 */
+    double silence_max_s;      /* a ready worker that says nothing so long is killed; default 30 */
+    double stuck_max_s;        /* so is one with work whose engine finishes no layer so long; default 300 */
+    double close_max_s; /* for its end after close (the disk tier may have pages to store), then it is killed;
+                                   default 40 */
     fl_link_state_fn *on_state; /* or NULL (default) */
     void *on_state_context;
 } fl_link_options;

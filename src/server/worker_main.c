@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,6 +27,7 @@ typedef struct slot {
 typedef struct worker {
     int socket;
     fl_engine *engine;
+    atomic_bool ending;      /* the pump is to stop */
     pthread_mutex_t sending; /* a batch of messages goes out as a whole */
     pthread_mutex_t lock;    /* guards slots: the reader fills them, the pump empties them */
     slot *slots;             /* [FL_WIRE_IDS_MAX], at the low bits of a request's id */
@@ -41,30 +43,32 @@ typedef struct worker {
 
 /* ---- the socket ---- */
 
-/* Waits for a front that does not read. A front that is gone needs no worker. */
+/* Waits for a front that does not read. For one that is gone nothing is sent; the reader sees its end. */
 static void send_all(worker *w, fl_buffer *out) {
     pthread_mutex_lock(&w->sending);
     for (size_t at = 0; at < out->n;) {
         ssize_t n = send(w->socket, out->bytes + at, out->n - at, MSG_NOSIGNAL);
         if (n > 0) at += (size_t)n;
-        else if (n < 0 && errno != EINTR) _exit(0);
+        else if (n < 0 && errno != EINTR) break;
     }
     pthread_mutex_unlock(&w->sending);
     fl_buffer_clear(out);
 }
 
-static void receive(worker *w, uint8_t *to, size_t bytes) {
+/* FL_ERR_CANCELLED: the front closed its end. */
+static fl_err receive(worker *w, uint8_t *to, size_t bytes) {
     for (size_t at = 0; at < bytes;) {
         ssize_t n = recv(w->socket, to + at, bytes - at, 0);
         if (n > 0) at += (size_t)n;
-        else if (n == 0 || errno != EINTR) _exit(0);
+        else if (n == 0 || errno != EINTR) return FL_FAIL(FL_ERR_CANCELLED, "the front is gone");
     }
+    return FL_ERR_OK;
 }
 
 /* The next message, its body in w->body until the one after. */
 static fl_err next_message(worker *w, fl_wire_header *out) {
     uint8_t header[FL_WIRE_HEADER_BYTES];
-    receive(w, header, sizeof header);
+    FL_TRY(receive(w, header, sizeof header));
     FL_TRY(fl_wire_get_header(header, out));
     if (out->body_bytes > w->body_bytes) {
         free(w->body);
@@ -72,8 +76,7 @@ static fl_err next_message(worker *w, fl_wire_header *out) {
         w->body_bytes = w->body ? out->body_bytes : 0;
         if (!w->body) return FL_FAIL(FL_ERR_NOMEM, "a message of %u bytes", out->body_bytes);
     }
-    receive(w, w->body, out->body_bytes);
-    return FL_ERR_OK;
+    return receive(w, w->body, out->body_bytes);
 }
 
 /* ---- the pump ---- */
@@ -137,7 +140,7 @@ static void *pump(void *argument) {
      * several times what telling it costs. The first after a rest goes at once. */
     const struct timespec gather = {.tv_nsec = 1000000};
     pthread_setname_np(pthread_self(), "fl-pump");
-    for (;;) {
+    while (!atomic_load(&w->ending)) {
         int32_t n = fl_engine_wait(w->engine, LOAD_S, w->ready, READY_MAX);
         /* The device is lost and all that ran was told so: a new process gets one that works. */
         if (n == 0 && load.lost && load.n_running + load.n_waiting == 0) _exit(FL_WORKER_EXIT_LOST);
@@ -196,13 +199,27 @@ static void on_cancel(worker *w, uint64_t id) {
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Until what comes is no message. */
-static void read_all(worker *w) {
+/* Until the front closes its end (FL_ERR_CANCELLED) or what comes is no message that is due. */
+static fl_err read_all(worker *w) {
     fl_wire_header h;
-    while (next_message(w, &h) == FL_ERR_OK) {
+    for (;;) {
+        FL_TRY(next_message(w, &h));
         if (h.type == FL_WIRE_CANCEL) on_cancel(w, h.id);
-        else if (h.type != FL_WIRE_SUBMIT || on_submit(w, &h) != FL_ERR_OK) return;
+        else if (h.type == FL_WIRE_SUBMIT) FL_TRY(on_submit(w, &h));
+        else return FL_FAIL(FL_ERR_DATA, "a message of kind %d, which is not due", (int)h.type);
     }
+}
+
+/* In order, so that what the disk tier still has to store is stored. The pump has stopped. */
+static void close_all(worker *w) {
+    for (int32_t i = 0; i < FL_WIRE_IDS_MAX; i++)
+        if (w->slots[i].used) fl_cancel(w->slots[i].request);
+    for (int32_t i = 0; i < FL_WIRE_IDS_MAX; i++)
+        if (w->slots[i].used) end_request(w, &w->slots[i], w->slots[i].request);
+    fl_engine_close(w->engine);
+    fl_buffer_free(&w->out);
+    free(w->slots);
+    free(w->body);
 }
 
 /* ---- the start ---- */
@@ -258,6 +275,11 @@ int fl_worker_process(int socket) {
     tell_ready(&w);
     if (pthread_create(&thread, NULL, pump, &w) != 0)
         return fail(&w, FL_FAIL(FL_ERR_NOMEM, "cannot start the worker's pump"));
-    read_all(&w);
-    _exit(FL_WORKER_EXIT_PROTOCOL); /* the engine runs: no orderly end for a front that is broken */
+    err = read_all(&w);
+    if (err != FL_ERR_CANCELLED)
+        _exit(FL_WORKER_EXIT_PROTOCOL); /* no orderly end for a front that is broken */
+    atomic_store(&w.ending, true);
+    pthread_join(thread, NULL);
+    close_all(&w);
+    return 0;
 }

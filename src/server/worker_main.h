@@ -3,8 +3,8 @@
 #ifndef FL_SERVER_WORKER_MAIN_H
 #define FL_SERVER_WORKER_MAIN_H
 
-/* Serves until the front closes the socket, then exits without ado: what an engine holds is memory. Returns the process's
- * exit code when it ends for another reason (worker_child.h; else base/err.h's for the error of loading). Ctrl-C and
+/* Serves until the front closes the socket, then closes the engine (which may have pages to store on disk). Returns the
+ * process's exit code (worker_child.h; base/err.h's for an error of loading). Ctrl-C and
  * SIGTERM do nothing here: they are the front's, which drains and then closes. */
 int fl_worker_process(int socket);
 

@@ -28,15 +28,20 @@ static void real_settings(fl_settings *s) {
     s->requests_max = 128;
 }
 
-static fl_worker_link *open_link(const char *program) {
+static fl_worker_link *open_link_on(const char *program, const char *kv_disk) {
     const char *const command[] = {program, FL_WORKER_ARGUMENT, NULL};
     fl_link_options o;
     fl_worker_link *link = NULL;
     fl_link_options_default(&o);
     real_settings(&o.settings);
+    o.settings.kv_disk = kv_disk;
     o.command = command;
     if (fl_worker_link_open(&o, &link) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
     return link;
+}
+
+static fl_worker_link *open_link(const char *program) {
+    return open_link_on(program, NULL);
 }
 
 /* What an engine in this process says. */
@@ -137,7 +142,14 @@ static void a_cancelled_request_gives_its_pages_back(void **state) {
     link_wait_pages(link);
     fl_worker_link_cancel(link, one.id); /* done: nothing happens */
     fl_worker_link_cancel(link, 12345);
-    fl_worker_link_close(link);
+    got_free(&one);
+    got_init(&one);
+    link_submit(link, g.ids, g.n, 1000, &one);
+    got_wait_progress(&one);
+    fl_worker_link_close(link); /* in the middle of it */
+    assert_int_equal(one.n_done, 1);
+    assert_int_equal(one.last.finish, FL_FINISH_CANCELLED);
+    link_no_child();
     got_free(&one);
     golden_free(&g);
 }
@@ -207,6 +219,36 @@ static void a_checkpoint_that_is_not_there_is_not_tried_again(void **state) {
     fl_worker_link_close(link);
 }
 
+static void a_document_outlives_its_worker(void **state) {
+    (void)state;
+    golden g;
+    got first, second;
+    char dir[] = "/tmp/fl-link-XXXXXX", command[64];
+    assert_non_null(mkdtemp(dir));
+    golden_read("doc2k", &g);
+    fl_worker_link *link = open_link_on(FL_CLI, dir);
+    link_wait(link, FL_LINK_READY);
+    got_init(&first);
+    got_init(&second);
+    link_submit(link, g.ids, g.n, ANSWER, &first);
+    got_wait_done(&first);
+    fl_worker_link_close(link); /* its worker stores what waits, then ends */
+    link = open_link_on(FL_CLI, dir);
+    link_wait(link, FL_LINK_READY);
+    link_submit(link, g.ids, g.n, ANSWER, &second);
+    got_wait_done(&second);
+    assert_int_equal(first.last.cached_tokens, 0);
+    assert_int_equal(second.last.cached_tokens, (g.n - 1) / 64 * 64);
+    assert_string_equal(second.text, first.text);
+    assert_memory_equal(second.logprobs, first.logprobs, sizeof(float) * ANSWER);
+    fl_worker_link_close(link);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    assert_int_equal(system(command), 0);
+    got_free(&first);
+    got_free(&second);
+    golden_free(&g);
+}
+
 /* A prompt of the text with a token that makes faulty_worker fail at its end. */
 static void submit_fault(fl_worker_link *link, const golden *g, int32_t token, got *to) {
     int32_t ids[SHORT];
@@ -261,6 +303,7 @@ int main(void) {
         cmocka_unit_test(a_cancelled_request_gives_its_pages_back),
         cmocka_unit_test(a_killed_worker_ends_its_requests_and_comes_back),
         cmocka_unit_test(a_checkpoint_that_is_not_there_is_not_tried_again),
+        cmocka_unit_test(a_document_outlives_its_worker),
         cmocka_unit_test(nans_end_one_request_and_a_lost_device_the_worker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
