@@ -155,10 +155,9 @@ static void a_reader_that_stalls_is_cut_off_alone(void **state) {
 static void half_open_connections_end_in_time(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, NULL};
     enum { N = 300 };
-    static const char *const begun[] = {
-        "", "G", "GET /health HTTP/1.1\r\nHost: a\r\nX-A: ",
-        "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-        "Content-Length: 100\r\n\r\n{\"pro"};
+    static const char post[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                               "Content-Length: 100\r\n\r\n{\"pro";
+    static const char *const begun[] = {"", "G", "GET /health HTTP/1.1\r\nHost: a\r\nX-A: ", post};
     int fds[N];
     fl_serve_options o;
     (void)state;
