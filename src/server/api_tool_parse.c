@@ -24,7 +24,10 @@ void fl_tool_parser_free(fl_tool_parser *p) {
     fl_buffer_free(&p->held);
 }
 
-enum { HEAD_BYTES_MAX = 256 }; /* a longer name is none; so much white space begins no call */
+enum {
+    HEAD_BYTES_MAX = 256,  /* a longer name is none; so much white space begins no call */
+    FORM_BYTES_MAX = 1024, /* of an object before its arguments, if they are to stream */
+};
 
 static bool is_space(char c) {
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
@@ -74,6 +77,49 @@ static int begins_call(const char *text, size_t n, size_t *skip) {
     return 1;
 }
 
+/* Passes white space; then the text must go on with `word`: as `begins`, and *at is behind it. */
+static int pass(const char *text, size_t n, size_t *at, const char *word) {
+    while (*at < n && is_space(text[*at])) (*at)++;
+    int same = begins(text + *at, n - *at, word);
+    if (same > 0) *at += strlen(word);
+    return same;
+}
+
+typedef struct call_form {
+    size_t name, name_bytes; /* in the held text */
+    size_t arguments;        /* where their object begins */
+} call_form;
+
+/* Does the object go {"name": "NAME", "arguments": {..? 1, 0 (too short to say), -1. No known name has an escape. */
+static int match_form(const fl_tool_parser *p, call_form *form) {
+    const char *text = p->held.bytes;
+    size_t n = p->held.n, at = 0;
+    static const char *const before[] = {"{", "\"name\"", ":", "\""};
+    for (size_t i = 0; i < 4; i++) {
+        int same = pass(text, n, &at, before[i]);
+        if (same <= 0) return same;
+    }
+    form->name = at;
+    while (at < n && text[at] != '"') at++;
+    form->name_bytes = at - form->name;
+    if (form->name_bytes > FL_API_NAME_BYTES_MAX) return -1;
+    int same = pass(text, n, &at, "\"");
+    if (same > 0) same = pass(text, n, &at, ",");
+    if (same <= 0) return same;
+    if (fl_api_tool_find(p->request, text + form->name, form->name_bytes) >=
+        json_array_size(p->request->tools))
+        return -1;
+    size_t other = at;
+    same = pass(text, n, &at, "\"arguments\"");
+    int parameters = same < 0 ? pass(text, n, &other, "\"parameters\"") : -1;
+    if (parameters > 0) at = other;
+    if (parameters >= 0) same = parameters;
+    if (same > 0) same = pass(text, n, &at, ":");
+    if (same > 0) same = pass(text, n, &at, "{");
+    form->arguments = at - 1;
+    return same;
+}
+
 /* A whole object of the held text: a call of a known tool? */
 static bool give_call(fl_tool_parser *p, size_t n) {
     fl_api_settings settings;
@@ -96,6 +142,13 @@ static bool give_call(fl_tool_parser *p, size_t n) {
     free(text);
     json_decref(root);
     return text != NULL;
+}
+
+/* Begins a walk over an object that `depth` others hold. */
+static void begin_walk(fl_tool_parser *p, int32_t depth) {
+    p->seen = 0;
+    p->depth = depth;
+    p->in_string = p->escaped = false;
 }
 
 /* Walks on to the end of the object; its length, or 0: not there yet. */
@@ -121,13 +174,47 @@ static bool step_start(fl_tool_parser *p) {
     if (call == 0 && p->held.n <= HEAD_BYTES_MAX) return false;
     p->state = call > 0 ? FL_TOOL_JSON : FL_TOOL_CONTENT;
     if (call > 0) fl_buffer_drop(&p->held, skip);
-    p->seen = 0;
-    p->depth = 0;
-    p->in_string = p->escaped = false;
+    p->whole = false;
+    begin_walk(p, 0);
     return true;
 }
 
+/* true: it is a call, and its arguments begin. */
+static bool begin_form(fl_tool_parser *p) {
+    call_form form;
+    int same = match_form(p, &form);
+    if (same > 0) {
+        p->sink.call(p->sink.context, p->held.bytes + form.name, form.name_bytes);
+        p->called = true;
+        fl_buffer_drop(&p->held, form.arguments);
+        begin_walk(p, 0);
+        p->state = FL_TOOL_JSON_ARGUMENTS;
+    }
+    p->whole = same < 0 || (same == 0 && p->held.n > FORM_BYTES_MAX);
+    return same > 0;
+}
+
+static bool step_json_arguments(fl_tool_parser *p) {
+    size_t n = object_end(p);
+    give(p, p->sink.arguments, n > 0 ? n : p->held.n);
+    p->seen = 0;
+    if (n == 0) return false;
+    begin_walk(p, 1);
+    p->state = FL_TOOL_JSON_TAIL;
+    return true;
+}
+
+static bool step_json_tail(fl_tool_parser *p) {
+    size_t n = object_end(p);
+    fl_buffer_drop(&p->held, n > 0 ? n : p->held.n);
+    p->seen = 0;
+    if (n > 0) p->state = FL_TOOL_START;
+    return n > 0;
+}
+
 static bool step_json(fl_tool_parser *p) {
+    if (!p->whole && begin_form(p)) return true;
+    if (!p->whole) return false;
     size_t n = object_end(p);
     if (n == 0 && p->held.n <= FL_TOOL_HELD_BYTES_MAX) return false;
     p->state = FL_TOOL_CONTENT;
@@ -235,6 +322,8 @@ static bool step(fl_tool_parser *p) {
     switch (p->state) {
     case FL_TOOL_START: return step_start(p);
     case FL_TOOL_JSON: return step_json(p);
+    case FL_TOOL_JSON_ARGUMENTS: return step_json_arguments(p);
+    case FL_TOOL_JSON_TAIL: return step_json_tail(p);
     case FL_TOOL_CONTENT: return step_content(p);
     case FL_TOOL_BETWEEN: return step_between(p);
     case FL_TOOL_HEAD: return step_head(p);

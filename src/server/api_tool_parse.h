@@ -4,7 +4,8 @@
  *   <calls begin><call begin>function<sep>NAME\n```json\nARGUMENTS\n```<call end>...<calls end>
  *   <calls begin><call begin>NAME<sep>ARGUMENTS<call end>...<calls end>
  * JSON objects {"name": NAME, "arguments": {..}} that make up the whole answer, NAME one of the request's tools: what
- * models without markers are asked for. And, when a call was forced, the arguments alone. What fits none is content. */
+ * models without markers are asked for. Written in this order, their arguments stream; in another order the object is
+ * held until it is whole. And, when a call was forced, the arguments alone. What fits none is content. */
 #ifndef FL_SERVER_API_TOOL_PARSE_H
 #define FL_SERVER_API_TOOL_PARSE_H
 
@@ -21,8 +22,10 @@ typedef struct fl_tool_sink {
 enum { FL_TOOL_HELD_BYTES_MAX = 1 << 20 }; /* of a call in the JSON form, which is held until it is whole */
 
 typedef enum fl_tool_state {
-    FL_TOOL_START, /* nothing but calls in the JSON form so far */
-    FL_TOOL_JSON,
+    FL_TOOL_START,          /* nothing but calls in the JSON form so far */
+    FL_TOOL_JSON,           /* in an object that may be a call */
+    FL_TOOL_JSON_ARGUMENTS, /* it is one: its arguments are given out as they come */
+    FL_TOOL_JSON_TAIL,      /* what is behind them in the object is passed over */
     FL_TOOL_CONTENT,
     FL_TOOL_BETWEEN, /* after calls begin or call end */
     FL_TOOL_HEAD,
@@ -38,6 +41,7 @@ typedef struct fl_tool_parser {
     fl_tool_sink sink;
     fl_tool_state state;
     bool called;    /* a call in the JSON form came: white space behind it is no content */
+    bool whole;     /* JSON: held to the end of the object, then looked at */
     bool fenced;    /* V3's form: the arguments end with a fence */
     fl_buffer held; /* text not yet decided on */
     size_t seen;    /* JSON: bytes of it walked over */

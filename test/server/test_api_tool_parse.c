@@ -108,14 +108,24 @@ static const answer_case cases[] = {
     {"x" CALLS "y", "xy"},
     /* the JSON form */
     {"{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"}\": \"\\\"{\"}]}}",
-     "[f|{\"a\":[1,{\"}\":\"\\\"{\"}]}]"},
+     "[f|{\"a\": [1, {\"}\": \"\\\"{\"}]}]"},
     {"\n{ \"name\" : \"f\", \"parameters\": {} }\n{\"name\":\"g\",\"arguments\":{}}\n", "[f|{}][g|{}]"},
     {"{\"name\":\"f\",\"arguments\":{}} and more", "[f|{}] and more"},
     /* JSON that is no call */
     {"{\"name\": \"h\", \"arguments\": {}}", "{\"name\": \"h\", \"arguments\": {}}"},
     {"{\"name\": \"f\"}", "{\"name\": \"f\"}"},
-    {"{\"name\": \"f\", \"arguments\": {", "{\"name\": \"f\", \"arguments\": {"},
-    {"{\"name\": \"f\", \"arguments\": {]}}", "{\"name\": \"f\", \"arguments\": {]}}"},
+    {"{\"name\": \"f\", \"arguments\": 1}", "{\"name\": \"f\", \"arguments\": 1}"},
+    {"{\"name\": \"f\", \"arguments\"", "{\"name\": \"f\", \"arguments\""},
+    {"{\"name\": \"f", "{\"name\": \"f"},
+    /* once it is a call, it stays one */
+    {"{\"name\": \"f\", \"arguments\": {", "[f|{]"},
+    {"{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": {\"b\": \"}\"}}  "
+     "{\"name\":\"g\",\"parameters\":{}}",
+     "[f|{\"a\": 1}][g|{}]"},
+    {"{\"name\": \"f\", \"arguments\": {}", "[f|{}]"},
+    /* in another order it is held until it is whole */
+    {"{\"name\": \"f\", \"id\": 1, \"arguments\": {\"a\": 1}}", "[f|{\"a\":1}]"},
+    {"{\"name\": \"f\", \"id\": 1, \"arguments\": {]}}", "{\"name\": \"f\", \"id\": 1, \"arguments\": {]}}"},
     {"{\"color\": \"red\"}", "{\"color\": \"red\"}"},
 };
 
