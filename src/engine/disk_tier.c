@@ -54,7 +54,7 @@ static fl_err describe(fl_engine *e, const fl_settings *s, digest_text *t) {
     if (outliers > 0) add_bytes(t, "outliers", kv->outliers, outliers);
     for (int32_t rotation = FL_ROTATION_EXACT; rotation <= FL_ROTATION_FAR_KEY && rows > 0; rotation++) {
         if (rotation != FL_ROTATION_EXACT && a->rope.near_tokens == 0) break;
-        fl_rope_table(&a->rope, rotation, 5000, rows, rotations);
+        fl_rope_table(&a->rope, (fl_rotation)rotation, 5000, rows, rotations);
         add_bytes(t, "rotations", rotations, (size_t)(rows * a->rope.dim) * sizeof(float));
     }
     if (a->calibrated) {
