@@ -15,7 +15,8 @@
  *   Strings are UTF-8 with any escape; no U+0000 and no half of a surrogate pair. Names, enum and const values and
  *   strings with a pattern escape only what must be: \" \\ \b \f \n \r \t, \u and upper-case digits for other control
  *   characters.
- *   Numbers: up to 18 digits before the point, 18 behind it, 2 in the exponent; no exponent where there is a bound.
+ *   Numbers: up to 18 digits before the point, 18 behind it, 2 in the exponent; where there is a bound 15 in all
+ *   and no exponent, so that comparing them as doubles, as validators do, changes nothing.
  *   Integers: up to 18 digits, no -0. These fit into what JSON parsers hold.
  *   At most FL_SCHEMA_DEPTH_MAX values are open at once.
  * All that is accepted is valid under the schema (save what `unique` names of others would change: a repeated name is
@@ -80,7 +81,7 @@ bool fl_schema_feed(const fl_schema *schema, fl_schema_state *state, const char 
 /* Whether what came so far is a whole valid answer. */
 bool fl_schema_is_complete(const fl_schema *schema, const fl_schema_state *state);
 
-/* Whether it is one and no byte can follow. */
+/* Whether it is one that has its last byte: all but numbers, which end where something else begins. */
 bool fl_schema_is_final(const fl_schema *schema, const fl_schema_state *state);
 
 #endif

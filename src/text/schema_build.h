@@ -47,6 +47,7 @@ typedef struct fl_schema_build {
     uint32_t *slots;            /* [FL_SCHEMA_SLOTS] hash of a list -> choice, FL_SCHEMA_NONE: empty */
     uint32_t *hashes;           /* [FL_SCHEMA_CHOICES_MAX] */
     uint32_t *marks;            /* [FL_SCHEMA_NODES_MAX + FL_SCHEMA_CHOICES_MAX] who saw it last */
+    fl_schema_pattern patterns[FL_SCHEMA_DFAS_MAX]; /* of the tables that there are */
     uint32_t n_items, n_parts, n_dfa_states;
     int64_t work;
     int64_t pattern_work; /* left for patterns */
@@ -67,6 +68,8 @@ void fl_schema_measure(fl_schema *s);
 
 /* schema_keywords.c: whether the schema, an object or a boolean, has only keywords that are known, of the right types. */
 fl_err fl_schema_check_keywords(fl_schema_build *b, const json_t *schema);
+/* Whether it has keywords that restrict, beside $ref, allOf, anyOf and oneOf. */
+bool fl_schema_says_more(const json_t *schema);
 /* The number of a keyword that holds a count, `otherwise` where it is not there. */
 uint32_t fl_schema_count_of(const json_t *schema, const char *name, uint32_t otherwise);
 

@@ -96,17 +96,22 @@ static fl_err expand_item(fl_schema_build *b, fl_schema_list *list, uint32_t i) 
     return FL_ERR_OK;
 }
 
-/* A schema that holds if it holds says nothing. */
-static fl_err refuse_circles(fl_schema_build *b, const fl_schema_list *list) {
-    uint64_t needs[FL_SCHEMA_LIST_MAX];
+/* A schema that holds if it holds: *stuck, since no value makes it hold first, if that is by a choice between others; a
+ * $ref or allOf to itself is refused. */
+static fl_err find_circle(fl_schema_build *b, const fl_schema_list *list, bool *stuck) {
+    uint64_t needs[FL_SCHEMA_LIST_MAX], circle = 0;
+    *stuck = false;
     for (uint32_t i = 0; i < list->n; i++) needs[i] = list->items[i].needs;
     for (uint32_t k = 0; k < list->n; k++)
         for (uint32_t i = 0; i < list->n; i++)
             if (needs[i] >> k & 1) needs[i] |= needs[k];
-    for (uint32_t i = 0; i < list->n; i++)
-        if (needs[i] >> i & 1)
-            return FL_SCHEMA_FAIL(b, FL_ERR_INVALID, list->items[i].schema, NULL, "leads back to itself");
-    return FL_ERR_OK;
+    for (uint32_t i = 0; i < list->n; i++) {
+        circle |= needs[i] & (uint64_t)1 << i;
+        *stuck |= list->items[i].chosen && (needs[i] >> i & 1);
+    }
+    if (circle == 0 || *stuck) return FL_ERR_OK;
+    return FL_SCHEMA_FAIL(b, FL_ERR_INVALID, list->items[__builtin_ctzll(circle)].schema, NULL,
+                          "leads back to itself");
 }
 
 /* An anyOf or oneOf that is open. */
@@ -135,18 +140,38 @@ static fl_err add_part(fl_schema_build *b, fl_schema_pending *p, uint32_t choice
     return FL_ERR_OK;
 }
 
+/* Takes out schemas that only refer to others of the list: lists stay short, and those that say the same are equal. */
+static fl_err settle(fl_schema_build *b, fl_schema_list *list) {
+    for (uint32_t i = list->n; i-- > 0;) {
+        const fl_schema_item gone = list->items[i];
+        FL_TRY(fl_schema_work(b, 1 + list->n));
+        if (!gone.chosen || fl_schema_says_more(gone.schema)) continue;
+        uint64_t below = ((uint64_t)1 << i) - 1;
+        memmove(list->items + i, list->items + i + 1, (--list->n - i) * sizeof *list->items);
+        for (uint32_t k = 0; k < list->n; k++) {
+            uint64_t needs = list->items[k].needs;
+            if (needs >> i & 1) needs |= gone.needs;
+            list->items[k].needs = (needs & below) | (needs >> 1 & ~below);
+        }
+    }
+    return FL_ERR_OK;
+}
+
 /* One member of each group: the list with those added. */
 static fl_err choose(fl_schema_build *b, uint32_t choice, const fl_schema_list *list, const group *groups,
                      uint32_t n) {
     fl_schema_list longer = *list;
     uint32_t part;
+    bool stuck;
     for (uint32_t i = 0; i < list->n; i++) longer.items[i].chosen = true;
     for (uint32_t g = 0; g < n; g++) {
         uint64_t needs = 0;
         FL_TRY(fl_schema_list_add(b, &longer, json_array_get(groups[g].members, groups[g].at), &needs));
         longer.items[groups[g].owner].needs |= needs;
     }
-    if (longer.impossible) return FL_ERR_OK;
+    FL_TRY(find_circle(b, &longer, &stuck));
+    if (longer.impossible || stuck) return FL_ERR_OK;
+    FL_TRY(settle(b, &longer));
     FL_TRY(fl_schema_list_choice(b, &longer, &part));
     return add_part(b, &b->pending[choice], part);
 }
@@ -178,12 +203,13 @@ static fl_err make_choice(fl_schema_build *b, uint32_t choice) {
     const fl_schema_pending *p = &b->pending[choice];
     fl_schema_list list = {.n = p->n_items, .impossible = p->impossible};
     group groups[2 * FL_SCHEMA_LIST_MAX];
+    bool stuck;
     memcpy(list.items, b->items + p->first_item, p->n_items * sizeof *list.items);
     for (uint32_t i = 0; i < list.n; i++)
         if (!list.items[i].chosen) FL_TRY(expand_item(b, &list, i));
-    FL_TRY(refuse_circles(b, &list));
+    FL_TRY(find_circle(b, &list, &stuck));
     b->out->choices[choice].first = b->out->n_links;
-    if (list.impossible) return FL_ERR_OK;
+    if (list.impossible || stuck) return FL_ERR_OK;
     uint32_t n = find_groups(&list, groups);
     if (n > 0) return choose_all(b, choice, &list, groups, n);
     FL_TRY(fl_schema_make_nodes(b, &list));

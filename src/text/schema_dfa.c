@@ -93,6 +93,18 @@ static bool cut(fl_regex_range *r, fl_regex_range *rest) {
     return false;
 }
 
+/* One of the last states that does the same: ways through a set share their ends, and the DFA has fewer states. */
+static bool find_alike(const making *m, const nfa_state *state, uint32_t *out) {
+    for (uint32_t i = m->n_nfa; i-- > 0 && m->n_nfa - i <= 64;) {
+        const nfa_state *s = &m->nfa[i];
+        if (s->kind != BYTES || s->low != state->low || s->high != state->high || s->out != state->out)
+            continue;
+        *out = i;
+        return true;
+    }
+    return false;
+}
+
 /* Bytes of a range that `cut` leaves whole, from a state to `end`; *first: the way in. */
 static fl_err add_bytes(making *m, fl_regex_range r, uint32_t end, uint32_t *first) {
     uint8_t low[4], high[4];
@@ -102,7 +114,7 @@ static fl_err add_bytes(making *m, fl_regex_range r, uint32_t end, uint32_t *fir
     for (int i = n - 1; i >= 0; i--) {
         const nfa_state state = {
             .kind = BYTES, .low = low[i], .high = high[i], .out = next, .other = NOWHERE};
-        FL_TRY(add_state(m, state, &next));
+        if (!find_alike(m, &state, &next)) FL_TRY(add_state(m, state, &next));
     }
     *first = next;
     return FL_ERR_OK;

@@ -19,7 +19,8 @@ enum {
     FL_SCHEMA_DFAS_MAX = 256,
     FL_SCHEMA_BOUNDS_MAX = 1024,
     FL_SCHEMA_KEY_BYTES = 32,
-    FL_SCHEMA_DIGITS_MAX = 18, /* of a number's integer part, and of its fraction */
+    FL_SCHEMA_EXACT_DIGITS = 15, /* numbers of so many digits differ as doubles, too */
+    FL_SCHEMA_DIGITS_MAX = 18,   /* of a number's integer part, and of its fraction */
 };
 
 #define FL_SCHEMA_NONE UINT32_MAX
@@ -79,8 +80,9 @@ typedef struct fl_schema_decimal {
 typedef struct fl_schema_side {
     bool lower_strict, upper_strict, unbounded; /* unbounded: no upper */
     fl_schema_decimal lower, upper;
-    uint16_t live_whole[FL_SCHEMA_DIGITS_MAX + 1];    /* by digits so far, >= 1 */
-    uint16_t live_fraction[FL_SCHEMA_DIGITS_MAX + 1]; /* by digits behind the point */
+    uint16_t live_whole[FL_SCHEMA_DIGITS_MAX + 1]; /* by digits so far, >= 1 */
+    /* by digits before and behind the point, of integers before it only */
+    uint16_t live_fraction[FL_SCHEMA_DIGITS_MAX + 1][FL_SCHEMA_EXACT_DIGITS + 1];
 } fl_schema_side;
 
 typedef struct fl_schema_bounds {

@@ -147,6 +147,17 @@ fl_err fl_schema_check_keywords(fl_schema_build *b, const json_t *schema) {
     return FL_ERR_OK;
 }
 
+bool fl_schema_says_more(const json_t *schema) {
+    const char *name;
+    json_t *value, *object = (json_t *)(uintptr_t)schema; /* jansson's iterators take no const */
+    json_object_foreach(object, name, value) {
+        bool refers = strcmp(name, "$ref") == 0 || strcmp(name, "allOf") == 0 || strcmp(name, "anyOf") == 0 ||
+                      strcmp(name, "oneOf") == 0;
+        if (!refers && find(name)) return true;
+    }
+    return false;
+}
+
 uint32_t fl_schema_count_of(const json_t *schema, const char *name, uint32_t otherwise) {
     const json_t *value = json_object_get(schema, name);
     if (!value) return otherwise;

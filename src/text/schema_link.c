@@ -78,7 +78,7 @@ static fl_err write_links(collecting *c, fl_schema_choice *out) {
 
 static fl_err link_all(collecting *c) {
     fl_schema_build *b = c->b;
-    for (uint32_t i = 0; i < b->out->n_choices; i++) {
+    for (uint32_t i = b->out->n_choices; i-- > 0;) { /* the parts of a choice mostly come behind it */
         fl_schema_choice linked = {0};
         if (b->pending[i].n_parts == 0) continue;
         FL_TRY(collect(c, i));

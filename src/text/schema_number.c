@@ -16,6 +16,8 @@ enum {
     PART = 15, /* mask */
     SIGN_BIT = 16,
     STANDS_SHIFT = 5,
+    WHOLE_SHIFT = 8, /* behind the point count also holds the digits before it */
+    DIGITS_MASK = 255,
     EXPONENT_MAX = 2,
 };
 
@@ -77,21 +79,24 @@ static bool is_live(uint16_t live, int to_lower, int to_upper) {
     return live >> (3 * to_lower + to_upper) & 1;
 }
 
-static bool is_fraction_live(const fl_schema_side *side, int to_lower, int to_upper, int n, bool integer) {
-    if (is_inside(side, to_lower, to_upper, n)) return true;
-    if (n == FL_SCHEMA_DIGITS_MAX || integer) return false;
+static int digits_max(bool integer) {
+    return integer ? FL_SCHEMA_DIGITS_MAX : FL_SCHEMA_EXACT_DIGITS;
+}
+
+/* How a number of `whole` digits stands to the bounds when one more digit comes behind its point. */
+static bool is_next_live(const fl_schema_side *side, int to_lower, int to_upper, int whole, int n) {
     for (uint8_t digit = '0'; digit <= '9'; digit++) {
         int low = stand(to_lower, digit, side->lower.fraction, side->lower.n_fraction, n);
         int high = stand(to_upper, digit, side->upper.fraction, side->upper.n_fraction, n);
-        if (is_live(side->live_fraction[n + 1], low, high)) return true;
+        if (is_live(side->live_fraction[whole][n + 1], low, high)) return true;
     }
     return false;
 }
 
-static bool is_whole_live(const fl_schema_side *side, int to_lower, int to_upper, int n) {
+static bool is_whole_live(const fl_schema_side *side, int to_lower, int to_upper, int n, int n_max) {
     int low = stand_whole(to_lower, n, &side->lower), high = stand_whole(to_upper, n, &side->upper);
-    if (is_live(side->live_fraction[0], low, high)) return true;
-    for (uint8_t digit = '0'; digit <= '9' && n < FL_SCHEMA_DIGITS_MAX; digit++) {
+    if (is_live(side->live_fraction[n][0], low, high)) return true;
+    for (uint8_t digit = '0'; digit <= '9' && n < n_max; digit++) {
         low = stand(to_lower, digit, side->lower.whole, side->lower.n_whole, n);
         high = stand(to_upper, digit, side->upper.whole, side->upper.n_whole, n);
         if (is_live(side->live_whole[n + 1], low, high)) return true;
@@ -100,22 +105,21 @@ static bool is_whole_live(const fl_schema_side *side, int to_lower, int to_upper
 }
 
 void fl_schema_side_finish(fl_schema_side *side, bool integer) {
-    for (int n = FL_SCHEMA_DIGITS_MAX; n >= 0; n--) {
-        side->live_fraction[n] = 0;
+    int n_max = digits_max(integer);
+    for (int whole = 0; whole <= n_max; whole++)
+        for (int n = integer ? 0 : n_max - whole; n >= 0; n--)
+            for (int i = 0; i < 9; i++) {
+                bool more = !integer && whole + n < n_max && is_next_live(side, i / 3, i % 3, whole, n);
+                if (more || is_inside(side, i / 3, i % 3, n))
+                    side->live_fraction[whole][n] |= (uint16_t)(1u << i);
+            }
+    for (int n = n_max; n >= 1; n--)
         for (int i = 0; i < 9; i++)
-            if (is_fraction_live(side, i / 3, i % 3, n, integer))
-                side->live_fraction[n] |= (uint16_t)(1u << i);
-    }
-    for (int n = FL_SCHEMA_DIGITS_MAX; n >= 1; n--) {
-        side->live_whole[n] = 0;
-        for (int i = 0; i < 9; i++)
-            if (is_whole_live(side, i / 3, i % 3, n)) side->live_whole[n] |= (uint16_t)(1u << i);
-    }
+            if (is_whole_live(side, i / 3, i % 3, n, n_max)) side->live_whole[n] |= (uint16_t)(1u << i);
 }
 
-static void put(fl_schema_frame *f, int part, int to_lower, int to_upper, uint32_t count) {
+static void put(fl_schema_frame *f, int part, int to_lower, int to_upper) {
     f->at = (uint16_t)(part | (f->at & SIGN_BIT) | (3 * to_lower + to_upper) << STANDS_SHIFT);
-    f->count = count;
 }
 
 /* The first digit. */
@@ -123,24 +127,43 @@ static bool bound_first(const fl_schema_side *side, fl_schema_frame *f, uint8_t 
     if (byte < '0' || byte > '9') return false;
     if (byte == '0') {
         int low = stand_whole(EQUAL, 0, &side->lower), high = stand_whole(EQUAL, 0, &side->upper);
-        put(f, ZERO, low, high, 0);
-        return is_live(side->live_fraction[0], low, high);
+        put(f, ZERO, low, high);
+        return is_live(side->live_fraction[0][0], low, high);
     }
     int low = stand(EQUAL, byte, side->lower.whole, side->lower.n_whole, 0);
     int high = stand(EQUAL, byte, side->upper.whole, side->upper.n_whole, 0);
-    put(f, WHOLE, low, high, 1);
+    put(f, WHOLE, low, high);
+    f->count = 1;
     return is_live(side->live_whole[1], low, high);
 }
 
-/* To the point: some digit must be able to follow. */
+/* To the point behind n digits: some digit must be able to follow. */
 static bool bound_point(const fl_schema_side *side, fl_schema_frame *f, int low, int high) {
-    put(f, POINT, low, high, 0);
-    for (uint8_t digit = '0'; digit <= '9'; digit++) {
-        int next_low = stand(low, digit, side->lower.fraction, side->lower.n_fraction, 0);
-        int next_high = stand(high, digit, side->upper.fraction, side->upper.n_fraction, 0);
-        if (is_live(side->live_fraction[1], next_low, next_high)) return true;
-    }
-    return false;
+    int whole = (int)f->count;
+    put(f, POINT, low, high);
+    f->count <<= WHOLE_SHIFT;
+    return whole < FL_SCHEMA_EXACT_DIGITS && is_next_live(side, low, high, whole, 0);
+}
+
+static bool bound_whole_digit(const fl_schema_side *side, fl_schema_frame *f, uint8_t byte, int n_max) {
+    int stands = f->at >> STANDS_SHIFT, n = (int)f->count;
+    if (n == n_max) return false;
+    int low = stand(stands / 3, byte, side->lower.whole, side->lower.n_whole, n);
+    int high = stand(stands % 3, byte, side->upper.whole, side->upper.n_whole, n);
+    put(f, WHOLE, low, high);
+    f->count++;
+    return is_live(side->live_whole[n + 1], low, high);
+}
+
+static bool bound_fraction_digit(const fl_schema_side *side, fl_schema_frame *f, uint8_t byte) {
+    int stands = f->at >> STANDS_SHIFT, whole = (int)(f->count >> WHOLE_SHIFT),
+        n = (int)(f->count & DIGITS_MASK);
+    if (whole + n == FL_SCHEMA_EXACT_DIGITS) return false;
+    int low = stand(stands / 3, byte, side->lower.fraction, side->lower.n_fraction, n);
+    int high = stand(stands % 3, byte, side->upper.fraction, side->upper.n_fraction, n);
+    put(f, FRACTION, low, high);
+    f->count++;
+    return is_live(side->live_fraction[whole][n + 1], low, high);
 }
 
 static bool bound_take(const fl_schema_bounds *b, fl_schema_frame *f, uint8_t byte) {
@@ -151,15 +174,9 @@ static bool bound_take(const fl_schema_bounds *b, fl_schema_frame *f, uint8_t by
     if (byte == '.' && !b->integer && part == ZERO) return bound_point(side, f, low, high);
     if (byte == '.' && !b->integer && part == WHOLE)
         return bound_point(side, f, stand_whole(low, n, &side->lower), stand_whole(high, n, &side->upper));
-    if (byte < '0' || byte > '9' || part == ZERO || n == FL_SCHEMA_DIGITS_MAX) return false;
-    bool whole = part == WHOLE;
-    const fl_schema_decimal *lower = &side->lower, *upper = &side->upper;
-    low = whole ? stand(low, byte, lower->whole, lower->n_whole, n)
-                : stand(low, byte, lower->fraction, lower->n_fraction, n);
-    high = whole ? stand(high, byte, upper->whole, upper->n_whole, n)
-                 : stand(high, byte, upper->fraction, upper->n_fraction, n);
-    put(f, whole ? WHOLE : FRACTION, low, high, f->count + 1);
-    return is_live((whole ? side->live_whole : side->live_fraction)[n + 1], low, high);
+    if (byte < '0' || byte > '9' || part == ZERO) return false;
+    return part == WHOLE ? bound_whole_digit(side, f, byte, digits_max(b->integer))
+                         : bound_fraction_digit(side, f, byte);
 }
 
 static bool bound_may_end(const fl_schema_bounds *b, const fl_schema_frame *f) {
@@ -168,7 +185,7 @@ static bool bound_may_end(const fl_schema_bounds *b, const fl_schema_frame *f) {
     int n = (int)f->count;
     if (part == WHOLE)
         return is_inside(side, stand_whole(low, n, &side->lower), stand_whole(high, n, &side->upper), 0);
-    return (part == ZERO || part == FRACTION) && is_inside(side, low, high, n);
+    return (part == ZERO || part == FRACTION) && is_inside(side, low, high, n & DIGITS_MASK);
 }
 
 /* Behind a minus some digit must be able to follow. */

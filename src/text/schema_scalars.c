@@ -23,24 +23,30 @@ static fl_err find_pattern(fl_schema_build *b, const fl_schema_list *list, const
     return FL_ERR_OK;
 }
 
-/* Makes the pattern's table; *states 0: no string matches. */
-static fl_err make_pattern(fl_schema_build *b, const json_t *at, const fl_schema_pattern *pattern,
-                           uint32_t *states) {
+static bool is_same(const fl_schema_pattern *a, const fl_schema_pattern *b) {
+    return a->n_bytes == b->n_bytes && a->min == b->min && a->max == b->max &&
+           memcmp(a->text, b->text, a->n_bytes) == 0;
+}
+
+/* The pattern's table, *dfa: made now or before. */
+static fl_err find_table(fl_schema_build *b, const json_t *at, const fl_schema_pattern *pattern,
+                         uint32_t *dfa) {
     fl_schema *s = b->out;
+    for (*dfa = 0; *dfa < s->n_dfas; ++*dfa)
+        if (is_same(&b->patterns[*dfa], pattern)) return FL_ERR_OK;
     if (s->n_dfas == FL_SCHEMA_DFAS_MAX)
         return FL_SCHEMA_FAIL(b, FL_ERR_LIMIT, at, "pattern", "more than %d patterns", FL_SCHEMA_DFAS_MAX);
-    fl_schema_dfa *dfa = &s->dfas[s->n_dfas++];
-    fl_err err = fl_schema_dfa_make(pattern, &b->pattern_work, dfa);
+    fl_err err = fl_schema_dfa_make(pattern, &b->pattern_work, &s->dfas[*dfa]);
     if (err != FL_ERR_OK) {
         char why[160];
         snprintf(why, sizeof why, "%s", fl_err_detail());
         return FL_SCHEMA_FAIL(b, err, at, "pattern", "%s", why);
     }
-    b->n_dfa_states += dfa->n;
+    b->patterns[s->n_dfas++] = *pattern;
+    b->n_dfa_states += s->dfas[*dfa].n;
     if (b->n_dfa_states > FL_SCHEMA_DFA_STATES_MAX)
         return FL_SCHEMA_FAIL(b, FL_ERR_LIMIT, at, "pattern", "the patterns need more than %d states",
                               FL_SCHEMA_DFA_STATES_MAX);
-    *states = dfa->n;
     return FL_ERR_OK;
 }
 
@@ -59,10 +65,8 @@ fl_err fl_schema_make_string(fl_schema_build *b, const fl_schema_list *list) {
     if (pattern) {
         const fl_schema_pattern p = {json_string_value(pattern), json_string_length(pattern), node.min,
                                      node.max};
-        uint32_t states;
-        node.detail = b->out->n_dfas;
-        FL_TRY(make_pattern(b, at, &p, &states));
-        if (states == 0) return FL_ERR_OK;
+        FL_TRY(find_table(b, at, &p, &node.detail));
+        if (b->out->dfas[node.detail].n == 0) return FL_ERR_OK; /* no string matches */
     }
     FL_TRY(fl_schema_add_node(b, &node, &index));
     return fl_schema_link(b, index);
