@@ -4,7 +4,7 @@ MODEL := $(BUILD)/models/spark-66m
 PREFIX ?= /usr/local
 SECONDS_EACH := $(or $(SECONDS),20)
 
-.PHONY: all build run test check san fuzz nightly bench eval compare-tokenizer install clean
+.PHONY: all build run test e2e check san fuzz nightly bench eval compare-tokenizer install clean
 all: build
 
 # Build everything and unpack the bundled model.
@@ -20,6 +20,11 @@ run: build
 # All tests; the last line is the sum.
 test: build
 	@script/test.sh $(BUILD)
+
+# OpenAI's client, the AI SDK, LangChain and curl against a real server; needs Node.js 20 or later.
+e2e: build
+	@script/setup.sh e2e
+	@script/e2e.sh $(BUILD)
 
 # Layers, sizes, names, format, clang-tidy, bytes tracked.
 check: build

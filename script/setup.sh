@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup.sh GROUP..., groups build, check and san. As root through apt,
+# Installs the Debian packages that are missing: setup.sh GROUP..., groups build, check, san and e2e. As root through apt,
 # otherwise it prints the one line to run and fails. Does nothing, quickly, when all are there.
 set -eu
 
@@ -9,6 +9,7 @@ packages_of() {
         libzstd-dev libxxhash-dev libmicrohttpd-dev ;;
     check) echo clang-14 clang-tidy-14 clang-format-14 git ;;
     san) echo clang-14 libclang-rt-14-dev llvm-14 ;;
+    e2e) echo curl ;;
     *) echo "setup.sh: no group '$1'" >&2; exit 2 ;;
     esac
 }
