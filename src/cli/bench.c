@@ -19,6 +19,7 @@ fl_err fl_bench_open_plain(const fl_options *options, int64_t ctx_tokens, fl_ben
         .options = options, .random = (uint64_t)options->seed, .base_bytes = fl_memory_now().anonymous_bytes};
     fl_progress_init(&out->progress, options);
     FL_TRY(fl_ask_open(options, ctx_tokens, &out->progress, &out->engine));
+    out->timed = out->engine->timed;
     return options->synthetic ? FL_ERR_OK : read_text(out);
 }
 
@@ -27,7 +28,6 @@ fl_err fl_bench_open(const fl_options *options, int64_t ctx_tokens, fl_bench *ou
     fl_backend_seal(out->engine->be, false); /* the roof brings its own memory */
     FL_TRY(fl_roof_measure(out->engine->be, &out->roof));
     fl_backend_seal(out->engine->be, true);
-    out->timed = out->engine->timed;
     fl_timed_watch(out->engine->be, true);
     return FL_ERR_OK;
 }
@@ -76,30 +76,41 @@ fl_err fl_bench_lengths_parse(const char *text, fl_bench_lengths *out) {
     return out->n > 0 ? FL_ERR_OK : FL_FAIL(FL_ERR_INVALID, "--tokens: expected a length such as 8k");
 }
 
-fl_err fl_bench_first_token(fl_bench *b, int64_t n_tokens, double *ttft_s) {
+fl_err fl_bench_ask(fl_bench *b, const fl_bench_question *q, fl_bench_answer *out) {
     fl_session *session = NULL;
-    int32_t *tokens = NULL;
     fl_answer answer;
     fl_err err = FL_ERR_OK;
-    FL_TRY(fl_bench_prompt(b, n_tokens, &tokens));
-    FL_TRY_GOTO(fl_session_open(b->engine, &session));
+    *out = (fl_bench_answer){0};
+    FL_TRY(fl_session_open(b->engine, &session));
     fl_request_params params;
     fl_request_params_default(&params);
-    params.tokens = tokens;
-    params.n_tokens = params.document_tokens = n_tokens;
-    params.max_tokens = 1;
+    params.tokens = q->tokens;
+    params.n_tokens = q->n_tokens;
+    params.document_tokens = q->document_tokens;
+    params.max_tokens = q->answer_tokens > 0 ? q->answer_tokens : 1;
     params.ignore_eos = true;
     const fl_ask ask = {.session = session, .params = &params, .progress = &b->progress};
     FL_TRY_GOTO(fl_ask_run(&ask, &answer));
-    *ttft_s = answer.ttft_s;
+    *out = (fl_bench_answer){.ttft_s = answer.ttft_s, .cached_tokens = answer.cached_tokens};
+    if (answer.decode_tokens_per_s > 0) out->token_s = 1 / answer.decode_tokens_per_s;
     if (answer.finish == FL_FINISH_CANCELLED) err = FL_FAIL(FL_ERR_CANCELLED, "stopped by Ctrl-C");
-    if (err == FL_ERR_OK && answer.cached_tokens > 0)
-        err = FL_FAIL(FL_ERR_INTERNAL, "the prompt was expected cold, %lld tokens were cached",
-                      (long long)answer.cached_tokens);
     fl_answer_close(&answer);
 fail:
     fl_session_close(session);
+    return err;
+}
+
+fl_err fl_bench_first_token(fl_bench *b, int64_t n_tokens, double *ttft_s) {
+    int32_t *tokens = NULL;
+    fl_bench_answer answer;
+    FL_TRY(fl_bench_prompt(b, n_tokens, &tokens));
+    const fl_bench_question question = {.tokens = tokens, .n_tokens = n_tokens, .document_tokens = n_tokens};
+    fl_err err = fl_bench_ask(b, &question, &answer);
     free(tokens);
+    *ttft_s = answer.ttft_s;
+    if (err == FL_ERR_OK && answer.cached_tokens > 0)
+        err = FL_FAIL(FL_ERR_INTERNAL, "the prompt was expected cold, %lld tokens were cached",
+                      (long long)answer.cached_tokens);
     return err;
 }
 

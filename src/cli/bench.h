@@ -15,7 +15,7 @@ typedef struct fl_bench {
     fl_engine *engine;
     fl_engine_info info;
     fl_meters meters; /* of the runs that count */
-    fl_timed *timed;  /* the engine's; watching */
+    fl_timed *timed;  /* the engine's */
     fl_roof roof;
     int32_t *
         text_ids; /* [n_text_ids] the bundled running text, so that routing and blocks are as real text has them */
@@ -34,6 +34,21 @@ void fl_bench_close(fl_bench *bench);
 
 /* [n] ids of the text from a drawn place on, or random ones, others at each call; the caller frees *out. */
 fl_err fl_bench_prompt(fl_bench *bench, int64_t n, int32_t **out);
+
+/* One request in a session of its own. */
+typedef struct fl_bench_question {
+    const int32_t *tokens; /* [n_tokens] */
+    int64_t n_tokens, document_tokens;
+    int64_t answer_tokens; /* 0 counts as 1 */
+} fl_bench_question;
+
+typedef struct fl_bench_answer {
+    double ttft_s, token_s; /* token_s: of the tokens behind the first; 0 with fewer than two */
+    int64_t cached_tokens;
+} fl_bench_answer;
+
+/* FL_ERR_CANCELLED: stopped by Ctrl-C. */
+fl_err fl_bench_ask(fl_bench *bench, const fl_bench_question *question, fl_bench_answer *out);
 
 /* The time to the first token of a cold prompt of n tokens: a session of its own, tokens nobody has seen. All of it is
  * document but what is left over of the last tile. FL_ERR_CANCELLED: stopped by Ctrl-C. */

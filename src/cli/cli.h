@@ -19,6 +19,8 @@ int fl_cmd_opcheck(const fl_options *options);
 int fl_cmd_bench_prefill(const fl_options *options);
 int fl_cmd_bench_decode(const fl_options *options);
 int fl_cmd_bench_graph(const fl_options *options);
+int fl_cmd_bench_ladder(const fl_options *options);
+int fl_cmd_bench_frontier(const fl_options *options);
 int fl_cmd_bench_kernels(const fl_options *options);
 int fl_cmd_bench_serve(const fl_options *options);
 int fl_cmd_eval(const fl_options *options);
@@ -26,6 +28,9 @@ int fl_cmd_calibrate(const fl_options *options);
 int fl_cmd_plan(const fl_options *options);
 int fl_cmd_version(const fl_options *options);
 int fl_cmd_help(const fl_options *options);
+
+/* What `eval --json` would print, for a verb that evaluates; the caller has the reference. */
+fl_err fl_eval_to_json(const fl_options *options, json_t **out);
 
 /* Says on standard error what failed and what to do next, from fl_err_detail(); returns the exit code. `verb` may be
  * NULL. */

@@ -67,6 +67,8 @@ fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_setting
     out->force_positions = options->force_positions;
     out->calibration = options->calibration;
     out->enforce_eager = options->enforce_eager;
+    out->kv_tokens = options->kv_tokens;
+    out->max_decode_stall_s = options->decode_stall_max;
     out->trace_events = options->trace ? FL_TRACE_EVENTS_DEFAULT : 0;
     out->synthetic = options->synthetic;
     out->synthetic_seed = (uint64_t)options->seed;

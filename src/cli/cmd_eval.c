@@ -238,6 +238,10 @@ static fl_err report(evaluating *e) {
     describe(e);
     FL_TRY(fl_eval_report_make(&e->results, &chance, &e->report));
     if (e->options->heat_map) FL_TRY(write_heat_map(e));
+    return FL_ERR_OK;
+}
+
+static fl_err show_report(const evaluating *e) {
     if (e->options->json) return fl_cli_print_json(fl_eval_report_json(&e->report, &e->about));
     fl_eval_report_print(stdout, &e->report, &e->about);
     return fl_cli_flush();
@@ -269,11 +273,23 @@ static void close_all(evaluating *e) {
     free(e);
 }
 
+fl_err fl_eval_to_json(const fl_options *options, json_t **out) {
+    evaluating *e = calloc(1, sizeof *e);
+    if (!e) return FL_FAIL(FL_ERR_NOMEM, "eval");
+    e->options = options;
+    fl_err err = evaluate(e);
+    if (err == FL_ERR_OK) *out = fl_eval_report_json(&e->report, &e->about);
+    if (err == FL_ERR_OK && !*out) err = FL_FAIL(FL_ERR_NOMEM, "the evaluation's report");
+    close_all(e);
+    return err;
+}
+
 int fl_cmd_eval(const fl_options *options) {
     evaluating *e = calloc(1, sizeof *e);
     if (!e) return fl_cli_fail("eval", FL_FAIL(FL_ERR_NOMEM, "eval"));
     e->options = options;
     fl_err err = evaluate(e);
+    if (err == FL_ERR_OK) err = show_report(e);
     int code = err == FL_ERR_OK ? 0 : fl_cli_fail("eval", err);
     close_all(e);
     return code;

@@ -2,11 +2,12 @@
 #include "cli/options.h"
 
 #define ASKING  (FL_VERB_RUN | FL_VERB_CHAT)
-#define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE | FL_VERB_BENCH_GRAPH)
-#define ENGINE  (ASKING | BENCHES | FL_VERB_EVAL | FL_VERB_CALIBRATE)
+#define BENCHES (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE | FL_VERB_BENCH_GRAPH | FL_VERB_BENCH_FRONTIER)
+#define LADDER  FL_VERB_BENCH_LADDER
+#define ENGINE  (ASKING | BENCHES | LADDER | FL_VERB_EVAL | FL_VERB_CALIBRATE)
 #define RUNNING (ASKING | BENCHES | FL_VERB_INSPECT)
 #define PATTERN (RUNNING | FL_VERB_PLAN)
-#define RATED   FL_VERB_BENCH_PREFILL
+#define RATED   (FL_VERB_BENCH_PREFILL | LADDER)
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
     {                                                                                                        \
@@ -93,13 +94,13 @@ const fl_option fl_option_table[] = {
          "most bytes in --kv-disk for a model and its settings; what was unused longest goes first"),
     CHOICE("tail", tail, "FL_TAIL", "dense", "dense|sparse", PATTERN,
            "what question and answer attend: everything, or what the document's policy says (loses facts)"),
-    CHOICE("rope", rope, "FL_ROPE", "model", "model|yarn|ntk|two-path", PATTERN | FL_VERB_CALIBRATE,
+    CHOICE("rope", rope, "FL_ROPE", "model", "model|yarn|ntk|two-path", PATTERN | LADDER | FL_VERB_CALIBRATE,
            "positions beyond the trained length; model = as the checkpoint says"),
-    REAL("rope-factor", rope_factor, "FL_ROPE_FACTOR", "0", 0, 64, PATTERN | FL_VERB_CALIBRATE,
+    REAL("rope-factor", rope_factor, "FL_ROPE_FACTOR", "0", 0, 64, PATTERN | LADDER | FL_VERB_CALIBRATE,
          "how many times the trained length, with --rope"),
-    FLAG("force-positions", 0, force_positions, "FL_FORCE_POSITIONS", PATTERN,
+    FLAG("force-positions", 0, force_positions, "FL_FORCE_POSITIONS", PATTERN | LADDER,
          "run past the trained length without an extension, with a warning"),
-    TEXT("calibration", calibration, "FL_CALIBRATION", NULL, "FILE", PATTERN,
+    TEXT("calibration", calibration, "FL_CALIBRATION", NULL, "FILE", PATTERN | LADDER,
          "what `calibrate` wrote; without it, calibration.json beside the checkpoint"),
     TEXT("trace", trace, NULL, NULL, "FILE", ASKING | FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE,
          "write what each thread and GPU queue did when as Chrome trace JSON, for ui.perfetto.dev; bench "
@@ -203,26 +204,50 @@ const fl_option fl_option_table[] = {
     TEXT("only", only_kernels, NULL, NULL, "TEXT[,...]", FL_VERB_BENCH_KERNELS,
          "cases with one of these in their name only"),
     TEXT("tokens", tokens, NULL, "2k", "N[,N...]", FL_VERB_BENCH_PREFILL, "prompt lengths to time"),
-    LIST("also", 0, also, "POLICY", FL_VERB_BENCH_PREFILL,
-         "a policy to time in the same run and compare with --policy; repeatable"),
-    TEXT("synthetic", synthetic, NULL, NULL, "SHAPE[:LAYERS]", BENCHES,
+    LIST("also", 0, also, "POLICY", FL_VERB_BENCH_PREFILL | LADDER,
+         "a policy to time in the same run and compare with --policy; in a ladder one that comes before it; "
+         "repeatable"),
+    TEXT("synthetic", synthetic, NULL, NULL, "SHAPE[:LAYERS]", BENCHES | LADDER,
          "in place of MODEL, random weights of this shape: moonlight-16b-a3b, moonlight-16b-a3b-fp8, "
          "deepseek-v3, "
          "spark-66m; :4 = its first 4 layers"),
-    TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL | FL_VERB_PLAN,
+    TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL | LADDER | FL_VERB_PLAN,
          "with the policy blocks: list this share of visible blocks (0.1 or 10%) whatever they score; random "
          "weights say nothing of it"),
     FLAG("predict", 0, predict, NULL, FL_VERB_BENCH_PREFILL,
          "measure this machine's rates first, and show what the cost model makes of them beside each time"),
     TEXT("rates", rates, NULL, NULL, "FILE", RATED,
          "rates that `plan --measure` wrote; if there is no such file they are measured and written there"),
-    REAL("skew", skew, NULL, "1", 1, 64, BENCHES,
+    REAL("skew", skew, NULL, "1", 1, 64, BENCHES | LADDER,
          "with --synthetic: expected load of a hot expert over the mean load; 1 = all alike"),
+    SIZE("tokens", ladder_tokens, NULL, "32k", 1024, 1 << 24, LADDER,
+         "context of the ladder; its prompts are some tokens shorter, which leaves room for an answer"),
+    TEXT("policy", ladder_policy, NULL, "window-anchors", "NAME[:KEY=VALUE,...]", LADDER,
+         "the sparse attention that the ladder ends with"),
+    SIZE("streams", streams, NULL, "4", 0, 64, LADDER,
+         "requests that decode beside the prompt of a loaded row; 0 = no loaded rows"),
+    SIZE("stream-tokens", stream_tokens, NULL, "1k", 1, 1 << 24, LADDER, "prompt of each of them"),
+    SIZE("eval-n", eval_n, NULL, "0", 0, 65536, LADDER,
+         "documents a task for the loss of every row, evaluated in this run"),
+    TEXT("tasks", eval_tasks, NULL, "spark", "NAME[,...]", LADDER, "tasks of --eval-n"),
+    TEXT("loss", loss, NULL, NULL, "FILE", LADDER,
+         "in place of --eval-n, what `eval --json` found for the same variants at the same length"),
+    TEXT("peer", peer, NULL, NULL, "FILE", LADDER,
+         "FLOP/s of another implementation's kernels on row 1's shapes, by op: where they are faster, row 1 "
+         "counts "
+         "with theirs"),
+    TEXT("tokens", contexts, NULL, "1k,2k,4k,8k,16k,32k", "N[,N...]", FL_VERB_BENCH_FRONTIER,
+         "contexts to time"),
+    SIZE("answer-tokens", frontier_tokens, NULL, "16", 2, 65536, FL_VERB_BENCH_FRONTIER,
+         "tokens to make behind each prompt"),
+    TEXT("csv", csv, NULL, NULL, "FILE", FL_VERB_BENCH_FRONTIER, "write the table there"),
+    TEXT("svg", svg, NULL, NULL, "FILE", LADDER | FL_VERB_BENCH_FRONTIER, "write the picture there"),
     TEXT("shape", shape, NULL, "1:2k", "ROWS[:POS]", FL_VERB_BENCH_GRAPH,
          "requests that decode in the step (at most 64) and the position of the last"),
     SIZE("depth", depth, NULL, "2k", 1, 1 << 24, FL_VERB_BENCH_DECODE, "tokens before the first timed one"),
     SIZE("tokens", new_tokens, NULL, "64", 2, 65536, FL_VERB_BENCH_DECODE, "tokens to make in each run"),
-    SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES, "timed runs, after one to warm up; the median counts"),
+    SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES | LADDER,
+         "timed runs, after one to warm up; the median counts"),
     TEXT("url", url, NULL, "http://127.0.0.1:8000", "URL", FL_VERB_BENCH_SERVE, "the server"),
     TEXT("api-key", load_key, "FL_API_KEY", NULL, "KEY", FL_VERB_BENCH_SERVE, "what the server asks for"),
     REAL("rate", rate, NULL, "0", 0, 1e6, FL_VERB_BENCH_SERVE,

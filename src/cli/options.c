@@ -261,6 +261,7 @@ void fl_options_close(fl_options *options) {
     free(options->files.items);
     free(options->stops.items);
     free(options->variants.items);
+    free(options->also.items);
     free(options->names.items);
     free(options->keys.items);
     *options = (fl_options){0};

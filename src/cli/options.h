@@ -55,8 +55,13 @@ typedef struct fl_options {
     const char *synthetic; /* a shape in place of MODEL; NULL = none */
     const char *density;   /* of block lists, as a share or percent; NULL = as scores say */
     double skew;           /* of a synthetic router */
-    bool predict;
+    bool predict, measure;
     const char *rates; /* file; NULL = none */
+    int64_t ladder_tokens, streams, stream_tokens, eval_n;
+    const char *ladder_policy, *eval_tasks, *loss, *peer; /* the last two NULL = none */
+    const char *contexts;                                 /* list of sizes */
+    int64_t frontier_tokens;
+    const char *csv, *svg; /* files; NULL = none */
     bool man;
     const char *completion;      /* NULL = none */
     const char *tasks, *lengths; /* lists, separated by commas */
@@ -104,6 +109,8 @@ enum {
     FL_VERB_BENCH_KERNELS = 1 << 12,
     FL_VERB_BENCH_GRAPH = 1 << 13,
     FL_VERB_PLAN = 1 << 14,
+    FL_VERB_BENCH_LADDER = 1 << 15,
+    FL_VERB_BENCH_FRONTIER = 1 << 16,
     FL_VERB_SERVE = 1 << 18,
     FL_VERB_BENCH_SERVE = 1 << 19,
     FL_VERB_ALL = 0x7fffffff,

@@ -67,6 +67,18 @@ const fl_verb fl_verbs[] = {
      "DeepSeek-V3 and Moonlight give them on a GPU and at small ones on a CPU, and shows beside it what the "
      "machine could do at most, measured in the same minute. Needs 24 GiB of GPU memory, no model.",
      "bench kernels --backend cuda --only prefill", fl_cmd_bench_kernels},
+    {"bench ladder", FL_VERB_BENCH_LADDER, "[MODEL]", 0, 1, "time the first token stage by stage",
+     "Starts from full attention with KV in bf16 and switches on one thing at a time: smaller KV, sparse "
+     "attention, other positions where the length needs them, scheduling, prefix reuse. Every row idle and "
+     "beside decode streams, with what was predicted and what answers lose against row 1, from an evaluation "
+     "at "
+     "the same length. What this machine or model cannot run is no row.",
+     "bench ladder build/models/spark-66m --tokens 8k --also blocks --eval-n 2", fl_cmd_bench_ladder},
+    {"bench frontier", FL_VERB_BENCH_FRONTIER, "[MODEL]", 0, 1, "time growing contexts",
+     "Times the reading of prompts and the making of tokens behind them at growing lengths, as a table, CSV "
+     "and a "
+     "plot, so that one sees how cost grows.",
+     "bench frontier build/models/spark-66m --tokens 1k,2k,4k,8k --svg frontier.svg", fl_cmd_bench_frontier},
     {"bench serve", FL_VERB_BENCH_SERVE, "", 0, 0, "put a load on a running server and time its answers",
      "Sends streamed chat requests to --url as a crowd of clients would, and shows by class of request when "
      "first "
