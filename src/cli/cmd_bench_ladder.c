@@ -6,14 +6,13 @@
 #include "cli/bench_rates.h"
 #include "cli/format.h"
 #include "cli/ladder.h"
+#include "model/shapes.h"
 
 /* Tokens of the context that are no prompt: room for the answer, and whole tiles of every policy. */
 enum { ROOM = FL_ATTN_LIST_ROWS, QUESTION_TOKENS = 64, RUNS_MAX = 1000 };
 
 typedef struct climbing {
     fl_ladder ladder;
-    fl_ladder_stage stages[FL_LADDER_STAGES_MAX];
-    int32_t n_stages;
     fl_rates rates;
     const char *rated_backend, *rated_synthetic; /* whose they are */
     bool rated;
@@ -64,7 +63,7 @@ static fl_err measure_idle(climbing *c, fl_bench *b, fl_ladder_row *r) {
     const fl_dry_prompt prompt = fl_bench_dry_prompt(b, n);
     FL_TRY(fl_predict_prompt(b->engine->dry, &c->rates, &prompt, NULL, &prediction));
     r->predicted_s = prediction.time_s;
-    if (c->ladder.n_rows > 0) return FL_ERR_OK;
+    if (c->ladder.n_measured > 0) return FL_ERR_OK;
     fl_bench_op ops[FL_BENCH_OPS_MAX];
     int32_t n_ops = fl_bench_ops(b, &prediction.ops, all_s / r->ttft_s, ops);
     return fl_ladder_correct(&c->ladder, ops, n_ops);
@@ -101,8 +100,6 @@ static fl_err measure(climbing *c, const fl_options *o, fl_ladder_row *r) {
     fl_err err = fl_bench_open_plain(o, o->ctx, &b);
     if (err == FL_ERR_OK) {
         fl_engine_get_info(b.engine, &b.info);
-        snprintf(r->policy, sizeof r->policy, "%s", b.info.policy);
-        snprintf(r->kv, sizeof r->kv, "%s", b.info.kv_dtype);
         snprintf(c->ladder.machine, sizeof c->ladder.machine, "%s, %d threads", b.info.backend,
                  b.info.n_threads);
         err = r->stage.reuse ? measure_reuse(c, &b, r) : measure_idle(c, &b, r);
@@ -116,17 +113,32 @@ static fl_err measure(climbing *c, const fl_options *o, fl_ladder_row *r) {
 
 static fl_err climb(climbing *c) {
     fl_ladder *l = &c->ladder;
-    for (int32_t i = 0; i < c->n_stages; i++) {
+    for (int32_t i = 0; i < l->n_rows; i++) {
         fl_ladder_row *r = &l->rows[i];
-        r->stage = c->stages[i];
         const fl_options o = options_of(c, &r->stage);
         FL_TRY(rate(c, &o));
         if (i == 0) fl_ladder_print_head(l);
         FL_TRY(measure(c, &o, r));
-        l->n_rows++;
+        l->n_measured++;
         if (!l->options->quiet) fprintf(stderr, "%-60s %s\n", r->stage.name, fl_format_seconds(r->ttft_s).s);
     }
     return FL_ERR_OK;
+}
+
+/* Policy and KV format as an engine will call them, so that a row's loss can be looked for before minutes of measuring.
+ */
+static fl_err name_row(const climbing *c, fl_ladder_row *r) {
+    const fl_options o = options_of(c, &r->stage);
+    fl_config config;
+    fl_settings settings;
+    fl_attend_config attending = {0};
+    FL_TRY(o.synthetic ? fl_shape_find(o.synthetic, &config) : fl_config_read(o.operands.items[0], &config));
+    FL_TRY(fl_ask_settings(&o, o.ctx, &settings));
+    fl_err err = fl_attend_config_open(&config, &settings, o.ctx, &attending);
+    snprintf(r->policy, sizeof r->policy, "%s", attending.policy_text);
+    snprintf(r->kv, sizeof r->kv, "%s", r->stage.kv);
+    fl_attend_config_close(&attending);
+    return err;
 }
 
 /* What the model can be trusted with, before any engine: a ladder within it needs no other positions. */
@@ -141,7 +153,13 @@ static fl_err look(climbing *c) {
         FL_TRY(fl_config_read(o->operands.items[0], &config));
         about.positions = config.max_position_embeddings;
     }
-    return fl_ladder_stages(&about, c->stages, &c->n_stages);
+    fl_ladder_stage stages[FL_LADDER_STAGES_MAX];
+    FL_TRY(fl_ladder_stages(&about, stages, &c->ladder.n_rows));
+    for (int32_t i = 0; i < c->ladder.n_rows; i++) {
+        c->ladder.rows[i].stage = stages[i];
+        FL_TRY(name_row(c, &c->ladder.rows[i]));
+    }
+    return FL_ERR_OK;
 }
 
 static fl_err check(const fl_options *o) {
@@ -167,8 +185,8 @@ static fl_err bench(const fl_options *o, climbing *c) {
     l->prompt_tokens = (o->ladder_tokens - ROOM) / ROOM * ROOM;
     l->streams = (fl_streams){.n = (int32_t)o->streams, .tokens = o->stream_tokens};
     FL_TRY(look(c));
-    FL_TRY(climb(c));
     FL_TRY(fl_ladder_find_losses(l));
+    FL_TRY(climb(c));
     if (o->svg) FL_TRY(fl_ladder_write_svg(l, o->svg));
     if (o->json) return fl_cli_print_json(fl_ladder_json(l));
     fl_ladder_print(l);

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "cli/cli_answer.h"
 #include "cli/format.h"
+#include "cli/plan_measured.h"
 #include "cli/plan_report.h"
 #include "model/shapes.h"
 
@@ -247,7 +248,17 @@ static fl_err plan(const fl_options *o, fl_plan_report *r) {
     return advise(o, r);
 }
 
+static fl_err plan_measured(const fl_options *options) {
+    double goal_s = 0;
+    if (options->ttft) FL_TRY(parse_time(options->ttft, &goal_s));
+    return fl_plan_measured(options, goal_s);
+}
+
 int fl_cmd_plan(const fl_options *options) {
+    if (options->measure) {
+        fl_err measured = plan_measured(options);
+        return measured == FL_ERR_OK ? 0 : fl_cli_fail("plan", measured);
+    }
     fl_plan_report *r = calloc(1, sizeof *r);
     fl_err err = r ? plan(options, r) : FL_FAIL(FL_ERR_NOMEM, "plan");
     if (err == FL_ERR_OK && options->html) err = fl_plan_html(r, options->html);

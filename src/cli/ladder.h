@@ -59,7 +59,7 @@ typedef struct fl_ladder {
     char rates[160];   /* what predictions were made from */
     char loss_source[256];
     fl_ladder_row rows[FL_LADDER_STAGES_MAX];
-    int32_t n_rows;
+    int32_t n_rows, n_measured;
 } fl_ladder;
 
 /* The time a row counts with in `step` and `total`. */
@@ -72,7 +72,7 @@ int32_t fl_ladder_last(const fl_ladder *l);
 
 /* ---- loss (ladder_loss.c) ---- */
 
-/* Every row's loss, from --loss FILE or by an evaluation of its own. FL_ERR_DATA: the file has none for a row at this
+/* Every row's loss, before any is measured, from --loss FILE or by an evaluation of its own. FL_ERR_DATA: the file has none for a row at this
  * length; detail says with which variant to make it. */
 fl_err fl_ladder_find_losses(fl_ladder *ladder);
 

@@ -148,8 +148,8 @@ static void draw_row(const fl_svg *svg, const fl_ladder *l, int32_t i, double lo
     fl_svg_put_bar(svg, LEFT, y + 7, r->ttft_s * scale, BAR_H, idle_color);
     if (r->loaded.ttft_s > 0)
         fl_svg_put_bar(svg, LEFT, y + 9 + BAR_H, r->loaded.ttft_s * scale, BAR_H / 2., loaded_color);
-    fl_svg_put_line(svg, (fl_svg_point){mark, y + 5}, (fl_svg_point){mark, y + 9 + BAR_H}, predicted_color);
-    snprintf(text, sizeof text, "%s   %.2fx   in all %.2fx   loss %s", fl_format_seconds(r->ttft_s).s,
+    fl_svg_put_bar(svg, mark - 1.5, y + 4, 3, BAR_H + 6, predicted_color);
+    snprintf(text, sizeof text, "%s · %.2fx · in all %.2fx · loss %s", fl_format_seconds(r->ttft_s).s,
              step_of(l, i), total_of(l, i), loss_text(r).s);
     put(svg, LEFT + BAR_W + 24, y + 18, 14, false, text);
     if (r->loaded.ttft_s <= 0) return;

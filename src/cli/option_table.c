@@ -7,7 +7,7 @@
 #define ENGINE  (ASKING | BENCHES | LADDER | FL_VERB_EVAL | FL_VERB_CALIBRATE)
 #define RUNNING (ASKING | BENCHES | FL_VERB_INSPECT)
 #define PATTERN (RUNNING | FL_VERB_PLAN)
-#define RATED   (FL_VERB_BENCH_PREFILL | LADDER)
+#define RATED   (FL_VERB_BENCH_PREFILL | LADDER | FL_VERB_PLAN)
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
     {                                                                                                        \
@@ -216,8 +216,14 @@ const fl_option fl_option_table[] = {
          "weights say nothing of it"),
     FLAG("predict", 0, predict, NULL, FL_VERB_BENCH_PREFILL,
          "measure this machine's rates first, and show what the cost model makes of them beside each time"),
+    FLAG("measure", 0, measure, NULL, FL_VERB_PLAN,
+         "in place of a data sheet, measure what this machine does with the model's own ops; takes seconds "
+         "on a "
+         "small model"),
     TEXT("rates", rates, NULL, NULL, "FILE", RATED,
-         "rates that `plan --measure` wrote; if there is no such file they are measured and written there"),
+         "rates that `plan --measure` writes; benchmarks read them, or measure and write them if there is no "
+         "such "
+         "file"),
     REAL("skew", skew, NULL, "1", 1, 64, BENCHES | LADDER,
          "with --synthetic: expected load of a hot expert over the mean load; 1 = all alike"),
     SIZE("tokens", ladder_tokens, NULL, "32k", 1024, 1 << 24, LADDER,

@@ -1,0 +1,199 @@
+/* The ladder, the frontier and measured plans from outside, at sizes that take seconds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+enum { TEXT_BYTES = 1 << 18, COMMAND_BYTES = 1024 };
+
+static char folder[] = "/tmp/firstlight-bench-XXXXXX";
+
+/* Standard output, with standard error behind it where the exit code is not 0, and that code. */
+static int run(const char *arguments, char *text) {
+    char command[COMMAND_BYTES];
+    snprintf(command, sizeof command, "cd %s && %s %s 2>err || { cat err; false; }", folder, FL_CLI,
+             arguments);
+    FILE *pipe = popen(command, "r"); /* NOLINT(cert-env33-c): the command is of constants of this file */
+    assert_non_null(pipe);
+    size_t n = fread(text, 1, TEXT_BYTES - 1, pipe);
+    text[n] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+static json_t *run_json(const char *arguments) {
+    static char text[TEXT_BYTES];
+    if (run(arguments, text) != 0) fail_msg("%s", text);
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    if (!json_is_object(json)) fail_msg("no JSON: %s", text);
+    return json;
+}
+
+static void expect_refusal(const char *arguments, const char *words) {
+    static char text[TEXT_BYTES];
+    assert_int_not_equal(run(arguments, text), 0);
+    if (!strstr(text, words)) fail_msg("expected '%s' in: %s", words, text);
+}
+
+static double number(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value)) fail_msg("%s is no number", key);
+    return json_number_value(value);
+}
+
+static void write_text(const char *name, const char *text) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Reads a file of the folder; the caller frees. */
+static char *read_text(const char *name) {
+    char path[128], *text = calloc(1, TEXT_BYTES);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    assert_non_null(text);
+    assert_true(fread(text, 1, TEXT_BYTES - 1, file) > 0);
+    fclose(file);
+    return text;
+}
+
+#define SMALL "--synthetic spark-66m:2 --runs 1 -q"
+
+/* Every rate above 0 and finite is all that a test can say of a shared machine; the sums must agree. */
+static void a_plan_is_measured(void **state) {
+    (void)state;
+    json_t *json = run_json("plan --shape spark-66m:2 --measure --context 2k --rates rates.json --json");
+    const json_t *rates = json_object_get(json, "rates");
+    double sum_s = 0;
+    const char *name;
+    json_t *rate;
+    json_object_foreach((json_t *)(uintptr_t)rates, name, rate) sum_s += number(rate, "prompt_s");
+    assert_true(sum_s > 0.999 * number(json, "ttft_s") && sum_s < 1.001 * number(json, "ttft_s"));
+    static const char *const made[] = {"matmul",      "matmul_experts", "attn_prefill", "attn_window",
+                                       "attn_listed", "attn_means",     "attn_anchors", "attn_absorbed",
+                                       "kv_write",    "kv_write_int4",  "kv_write_fp8", "step"};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
+        const json_t *r = json_object_get(rates, made[i]);
+        if (!(number(r, "samples") > 0)) fail_msg("%s was not measured", made[i]);
+        assert_true(number(r, "call_s") + number(r, "flop_s") + number(r, "byte_s") > 0);
+    }
+    assert_true(number(json, "weights_bytes") > 0 && number(json, "peak_bytes") > number(json, "kv_bytes"));
+    json_decref(json);
+    expect_refusal("plan --shape spark-66m --measure --gpus 8xH20", "leave --gpus out");
+}
+
+/* After a_plan_is_measured, whose rates it takes. */
+static void a_prefill_is_predicted(void **state) {
+    (void)state;
+    json_t *json =
+        run_json("bench prefill " SMALL " --tokens 512 --also window-anchors --rates rates.json --json");
+    const json_t *rows = json_object_get(json, "rows"), *row;
+    size_t i;
+    assert_int_equal(json_array_size(rows), 2);
+    json_array_foreach(rows, i, row) {
+        assert_true(number(row, "predicted_s") > 0 && number(row, "used_bytes") <= number(row, "plan_bytes"));
+    }
+    json_decref(json);
+    write_text("broken.json", "{\"format\": 1}");
+    expect_refusal("bench prefill " SMALL " --tokens 512 --rates broken.json", "broken.json");
+}
+
+static void a_ladder_of_random_weights_claims_no_loss(void **state) {
+    (void)state;
+    write_text("peer.json",
+               "{\"peer\": \"a faster one\", \"ops\": [{\"op\": \"matmul\", \"flops_per_s\": 1e18}]}");
+    json_t *json =
+        run_json("bench ladder " SMALL " --tokens 1k --also blocks --density 50% --streams 2 "
+                 "--stream-tokens 128 --rates rates.json --peer peer.json --svg ladder.svg --json");
+    const json_t *rows = json_object_get(json, "rows"), *row;
+    size_t i;
+    assert_int_equal(json_array_size(rows), 6); /* full, int4, blocks, window-anchors, scheduling, reuse */
+    json_array_foreach(rows, i, row) {
+        assert_true(number(row, "ttft_s") > 0 && number(row, "predicted_s") > 0);
+        assert_true(json_is_null(json_object_get(row, "loss_points")));
+        assert_true(number(row, "used_bytes") <= number(row, "plan_bytes"));
+        bool reuse = json_is_true(json_object_get(row, "reuse"));
+        if (reuse) assert_true(number(row, "cached_tokens") >= 768);
+        else assert_true(number(row, "loaded_ttft_s") > 0 && number(row, "decode_token_s") > 0);
+    }
+    row = json_array_get(rows, 0);
+    assert_true(number(row, "corrected_ttft_s") > 0 &&
+                number(row, "corrected_ttft_s") < number(row, "ttft_s"));
+    /* total of the last cold row, the fifth, against the corrected first */
+    double total = number(row, "corrected_ttft_s") / number(json_array_get(rows, 4), "ttft_s");
+    assert_true(number(json, "ladder_total") > 0.999 * total && number(json, "ladder_total") < 1.001 * total);
+    assert_non_null(strstr(json_string_value(json_object_get(json, "loss_source")), "not measured"));
+    json_decref(json);
+    char *svg = read_text("ladder.svg");
+    assert_non_null(strstr(svg, "</svg>"));
+    assert_non_null(strstr(svg, "prefix reuse"));
+    free(svg);
+}
+
+static void a_ladder_of_a_model_needs_its_loss(void **state) {
+    (void)state;
+    char arguments[512];
+    snprintf(arguments, sizeof arguments, "bench ladder %s --tokens 2k", FL_MODEL);
+    expect_refusal(arguments, "--eval-n");
+    /* An evaluation of another length is none. */
+    write_text("loss.json",
+               "{\"variants\": [{\"spec\": \"kv=int4\", \"policy\": \"full\", \"kv_dtype\": \"int4\", "
+               "\"by_length\": {\"4096\": {\"loss_points\": 0}}}]}");
+    snprintf(arguments, sizeof arguments,
+             "bench ladder %s --tokens 2k --runs 1 --streams 0 -q --loss loss.json --rates rates.json",
+             FL_MODEL);
+    expect_refusal(arguments, "--lengths 2048 --variant 'policy=full kv=int4'");
+}
+
+static void a_frontier_is_drawn(void **state) {
+    (void)state;
+    json_t *json = run_json("bench frontier " SMALL
+                            " --tokens 512,256 --answer-tokens 4 --csv f.csv --svg f.svg --json");
+    const json_t *rows = json_object_get(json, "rows");
+    assert_int_equal(json_array_size(rows), 2);
+    assert_true(number(json_array_get(rows, 0), "tokens") == 256); /* in order */
+    assert_true(number(json_array_get(rows, 1), "decode_token_s") > 0);
+    json_decref(json);
+    char *csv = read_text("f.csv"), *svg = read_text("f.svg");
+    assert_ptr_equal(strstr(csv, "tokens,ttft_s,prefill_tokens_per_s,decode_ms_per_token"), csv);
+    assert_non_null(strstr(csv, "\n512,"));
+    assert_non_null(strstr(svg, "polyline"));
+    free(csv);
+    free(svg);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    char command[64];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command); /* NOLINT(cert-env33-c): a folder that mkdtemp named */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_is_measured),
+        cmocka_unit_test(a_prefill_is_predicted),
+        cmocka_unit_test(a_ladder_of_random_weights_claims_no_loss),
+        cmocka_unit_test(a_ladder_of_a_model_needs_its_loss),
+        cmocka_unit_test(a_frontier_is_drawn),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
