@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "server/api_fields.h"
 
 /* A value by its letter; `repeat` > 0: head, that many times body, tail. */
@@ -201,6 +202,19 @@ static void every_field_with_every_value(void **state) {
     print_message("%d cases\n", n);
     assert_true(n >= 2000);
     fl_buffer_free(&body);
+}
+
+/* docs/API.md speaks of every field, in backquotes. */
+static void the_manual_lists_every_field(void **state) {
+    (void)state;
+    char *text, quoted[80];
+    size_t n;
+    assert_int_equal(fl_file_read("docs", "API.md", 1 << 20, &text, &n), FL_ERR_OK);
+    for (const fl_api_field *f = fl_api_fields; f->name != NULL; f++) {
+        snprintf(quoted, sizeof quoted, "`%s`", f->name);
+        if (strstr(text, quoted) == NULL) fail_msg("docs/API.md does not speak of %s", quoted);
+    }
+    free(text);
 }
 
 /* ---- bodies --------------------------------------------------------------------------------------------------------- */
@@ -475,6 +489,7 @@ static void bodies_that_would_cost_too_much_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_with_every_value),
+        cmocka_unit_test(the_manual_lists_every_field),
         cmocka_unit_test(what_is_no_object_is_refused),
         cmocka_unit_test(shapes_inside_of_fields_are_named),
         cmocka_unit_test(prompts_are_named),
