@@ -258,11 +258,9 @@ static fl_err time_mean(fl_kernel_bench *b, const choice *c) {
                               .y_stride = n};
     FL_TRY(fl_kernel_take(b, (int64_t)c->n_blocks * n * act, &a.kv_b.y));
     fl_cost mean = fl_block_mean_cost(&a.mean), kv_b = fl_matmul_cost(&a.kv_b);
-    const fl_kernel_case timed = {.name = "blocks-mean",
-                                  .op = "block_mean, matmul",
-                                  .run = run_mean,
-                                  .args = &a,
-                                  .useful = {mean.flops + kv_b.flops, mean.bytes + kv_b.bytes}};
+    fl_cost_add(&mean, kv_b);
+    const fl_kernel_case timed = {
+        .name = "blocks-mean", .op = "block_mean, matmul", .run = run_mean, .args = &a, .useful = mean};
     return fl_kernel_time(b, &timed, "%d blocks of %d, bf16 pages, kv_b for %d heads", c->n_blocks,
                           c->block_tokens, c->n_heads);
 }
