@@ -8,6 +8,7 @@
  *   compare JSON TEXTS IDS     encodes TEXTS, everything trusted, and compares with IDS; fails at a difference
  *   golden TEXTS IDS GOLDEN    what the tests keep of IDS
  *   bench JSON FILE...         megabytes a second of this thread's CPU time, best of 5
+ *   masks JSON SCHEMA...       what compiling a schema and its token masks cost, in walks that take random tokens
  *
  * TEXTS: { u32 n_bytes, bytes }...  IDS: { u32 n_ids, i32 ids[] }...  GOLDEN: { u32 n_ids, u32 hash of the text, u64
  * hash of the ids }..., all little endian. Exit: 0 done; 1 failed; 2 usage; 65 bad data. */
@@ -18,6 +19,7 @@
 
 #include "base/file.h"
 #include "test/text/mixed_text.h"
+#include "text/schema_mask.h"
 #include "text/tokenizer.h"
 #include "tools/tokenpack.h"
 
@@ -284,6 +286,79 @@ static fl_err cmd_bench(int n_paths, char **paths) {
     return err;
 }
 
+enum { MASKS = 4000 };
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Any token of a mask, -1 if it has none. */
+static int32_t any_token(const uint64_t *mask, int32_t n_vocab, uint64_t *random) {
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    int32_t begin = (int32_t)((*random >> 33) % (uint64_t)n_vocab);
+    for (int32_t i = 0; i < n_vocab; i++) {
+        int32_t id = (begin + i) % n_vocab;
+        if (mask[id / 64] >> (id % 64) & 1) return id;
+    }
+    return -1;
+}
+
+/* Masks of one answer after the other. */
+static void walk_masks(const fl_tokenizer *t, fl_schema_masks *masks, const fl_schema *schema,
+                       double *took_s) {
+    fl_schema_state state;
+    uint64_t random = 1;
+    fl_schema_start(schema, &state);
+    for (int i = 0; i < MASKS; i++) {
+        double begin_s = cpu_s();
+        const uint64_t *mask = fl_schema_masks_get(masks, schema, &state);
+        took_s[i] = cpu_s() - begin_s;
+        int32_t id = any_token(mask, fl_tokenizer_n_vocab(t), &random);
+        size_t n = 0;
+        const char *token = fl_tokenizer_token_bytes(t, id, &n);
+        if (id >= 0) fl_schema_feed(schema, &state, token, n);
+        if (id < 0 || fl_schema_is_final(schema, &state)) fl_schema_start(schema, &state);
+    }
+}
+
+static fl_err bench_masks(const fl_tokenizer *t, fl_schema_masks *masks, const char *path) {
+    static double took_s[MASKS];
+    fl_schema *schema = NULL;
+    char *text;
+    size_t n_bytes;
+    double sum_s = 0;
+    FL_TRY(fl_file_read(folder_of(path), path, FL_SCHEMA_BYTES_MAX, &text, &n_bytes)); /* ends with a NUL */
+    double begin_s = cpu_s();
+    fl_err err = fl_schema_compile(text, &schema);
+    double compile_s = cpu_s() - begin_s;
+    free(text);
+    FL_TRY(err);
+    walk_masks(t, masks, schema, took_s);
+    for (int i = 0; i < MASKS; i++) sum_s += took_s[i];
+    double first_ms = took_s[0] * 1e3;
+    qsort(took_s, MASKS, sizeof *took_s, by_size);
+    printf("%-32s compile %7.3f ms; mask us: first %7.1f, mean %6.1f, median %6.1f, p99 %7.1f, most %7.1f\n",
+           path, compile_s * 1e3, first_ms * 1e3, sum_s / MASKS * 1e6, took_s[MASKS / 2] * 1e6,
+           took_s[MASKS * 99 / 100] * 1e6, took_s[MASKS - 1] * 1e6);
+    fl_schema_close(schema);
+    return FL_ERR_OK;
+}
+
+static fl_err cmd_masks(int n_paths, char **paths) {
+    fl_tokenizer *t;
+    fl_schema_masks *masks = NULL;
+    FL_TRY(tokenizer_read(paths[0], &t));
+    const fl_schema_vocabulary v = {.tokenizer = t, .n_vocab = fl_tokenizer_n_vocab(t)};
+    double begin_s = cpu_s();
+    fl_err err = fl_schema_masks_open(&v, &masks);
+    printf("%d tokens: open %.3f s\n", v.n_vocab, cpu_s() - begin_s);
+    for (int i = 1; i < n_paths && err == FL_ERR_OK; i++) err = bench_masks(t, masks, paths[i]);
+    fl_schema_masks_close(masks);
+    fl_tokenizer_close(t);
+    return err;
+}
+
 typedef struct command {
     const char *name;
     int n_paths; /* at least for the last */
@@ -294,7 +369,7 @@ int main(int argc, char **argv) {
     static const command COMMANDS[] = {
         {"pack", 2, cmd_pack},     {"unpack", 2, cmd_unpack}, {"frame", 2, cmd_frame},
         {"mixed", 3, cmd_mixed},   {"chunks", 2, cmd_chunks}, {"compare", 3, cmd_compare},
-        {"golden", 3, cmd_golden}, {"bench", 2, cmd_bench},
+        {"golden", 3, cmd_golden}, {"bench", 2, cmd_bench},   {"masks", 2, cmd_masks},
     };
     for (size_t i = 0; argc > 1 && i < sizeof COMMANDS / sizeof *COMMANDS; i++) {
         if (strcmp(argv[1], COMMANDS[i].name) != 0) continue;

@@ -23,7 +23,10 @@ void fl_request_free_schema(fl_request *r) {
 
 const uint64_t *fl_request_allowed(const fl_request *r) {
     if (!r->schema) return NULL;
-    return fl_schema_masks_get(r->engine->masks, r->schema, r->schema_state);
+    double begin_s = fl_trace_now(r->engine->trace);
+    const uint64_t *mask = fl_schema_masks_get(r->engine->masks, r->schema, r->schema_state);
+    fl_trace_span(r->engine->trace, FL_TRACE_TEXT, "mask", begin_s, 0);
+    return mask;
 }
 
 bool fl_request_advance(fl_request *r, int32_t token) {

@@ -1,4 +1,5 @@
-/* Answers that are JSON of a given shape: a JSON schema becomes an automaton over bytes, with a stack for what is open.
+/* Answers that are JSON of a given shape: a JSON schema becomes an automaton over bytes, with a stack for what is
+ * open.
  *
  * What a schema may say (JSON Schema 2020-12 and draft 7, where they agree):
  *   type (one or several), enum, const, properties, required, additionalProperties, items, prefixItems, minItems,
@@ -8,10 +9,10 @@
  * restrict in another way (not, if, patternProperties, ...) are refused by name.
  *
  * What an answer looks like:
- *   Properties come in the order in which the schema declares them, then those of `required` that it does not declare,
- *   then others where they may be. A name comes once, but for others.
- *   Whitespace: where JSON may have some, inside brackets only, one space or a line break and up to 32 spaces or tabs; none
- *   before a comma or colon. So blanks come to an end.
+ *   Properties come in the order in which the schema declares them, then those of `required` that it does not
+ *   declare, then others where they may be. Only others' names may come twice.
+ *   Whitespace: where JSON may have some, inside brackets only, one space or a line break and up to 32 spaces or
+ *   tabs; none before a comma or colon. So blanks come to an end.
  *   Strings are UTF-8 with any escape; no U+0000 and no half of a surrogate pair. Names, enum and const values and
  *   strings with a pattern escape only what must be: \" \\ \b \f \n \r \t, \u and upper-case digits for other control
  *   characters.
@@ -19,8 +20,7 @@
  *   and no exponent, so that comparing them as doubles, as validators do, changes nothing.
  *   Integers: up to 18 digits, no -0. These fit into what JSON parsers hold.
  *   At most FL_SCHEMA_DEPTH_MAX values are open at once.
- * All that is accepted is valid under the schema (save what `unique` names of others would change: a repeated name is
- * valid JSON), and every state can reach an end. */
+ * Whatever is accepted is valid under the schema, and every state can reach an end. */
 #ifndef FL_TEXT_SCHEMA_H
 #define FL_TEXT_SCHEMA_H
 
@@ -43,8 +43,8 @@ enum {
 typedef struct fl_schema fl_schema; /* compiled; immutable */
 
 /* Compiles the text of a schema; "" = any JSON object. Time and memory are bounded whatever the text. On success the
- * caller owns *out. FL_ERR_INVALID: not a schema, or nothing can be valid under it; FL_ERR_UNSUPPORTED: a keyword that
- * is not implemented; FL_ERR_LIMIT: too large. The detail names keyword and JSON pointer. */
+ * caller owns *out. FL_ERR_INVALID: not a schema, or nothing can be valid under it; FL_ERR_UNSUPPORTED: a keyword
+ * that is not implemented; FL_ERR_LIMIT: too large. The detail names keyword and JSON pointer. */
 fl_err fl_schema_compile(const char *text, fl_schema **out);
 
 /* Whether it compiles. */

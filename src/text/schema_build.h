@@ -1,8 +1,8 @@
 /* Compiling a schema. For the schema_*.c files only.
  *
- * What is compiled is a list of schemas that must all hold: allOf and $ref add to it, anyOf makes a choice between longer
- * lists, and what is left is simple: each kind of value becomes a node. Lists that have been seen have a choice already,
- * so recursive schemas end. There is no recursion: choices wait in order of their numbers. */
+ * What is compiled is a list of schemas that must all hold: allOf and $ref add to it, anyOf makes a choice between
+ * longer lists, and what is left is simple: each kind of value becomes a node. Lists that have been seen have a
+ * choice already, so recursive schemas end. There is no recursion: choices wait in order of their numbers. */
 #ifndef FL_TEXT_SCHEMA_BUILD_H
 #define FL_TEXT_SCHEMA_BUILD_H
 
@@ -66,7 +66,8 @@ fl_err fl_schema_resolve(fl_schema_build *b, const json_t *schema, const char *r
 fl_err fl_schema_link_choices(fl_schema_build *b);
 void fl_schema_measure(fl_schema *s);
 
-/* schema_keywords.c: whether the schema, an object or a boolean, has only keywords that are known, of the right types. */
+/* schema_keywords.c: whether the schema, an object or a boolean, has only keywords that are known, of the right
+ * types. */
 fl_err fl_schema_check_keywords(fl_schema_build *b, const json_t *schema);
 /* Whether it has keywords that restrict, beside $ref, allOf, anyOf and oneOf. */
 bool fl_schema_says_more(const json_t *schema);

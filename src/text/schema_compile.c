@@ -96,8 +96,8 @@ static fl_err expand_item(fl_schema_build *b, fl_schema_list *list, uint32_t i) 
     return FL_ERR_OK;
 }
 
-/* A schema that holds if it holds: *stuck, since no value makes it hold first, if that is by a choice between others; a
- * $ref or allOf to itself is refused. */
+/* A schema that holds if it holds: *stuck, since no value makes it hold first, if that is by a choice between
+ * others; a $ref or allOf to itself is refused. */
 static fl_err find_circle(fl_schema_build *b, const fl_schema_list *list, bool *stuck) {
     uint64_t needs[FL_SCHEMA_LIST_MAX], circle = 0;
     *stuck = false;
@@ -140,7 +140,8 @@ static fl_err add_part(fl_schema_build *b, fl_schema_pending *p, uint32_t choice
     return FL_ERR_OK;
 }
 
-/* Takes out schemas that only refer to others of the list: lists stay short, and those that say the same are equal. */
+/* Takes out schemas that only refer to others of the list: lists stay short, and those that say the same are
+ * equal. */
 static fl_err settle(fl_schema_build *b, fl_schema_list *list) {
     for (uint32_t i = list->n; i-- > 0;) {
         const fl_schema_item gone = list->items[i];

@@ -1,5 +1,5 @@
-/* Postfix order -> states with jumps (Thompson's construction) -> sets of states that are reached together -> those from
- * which an end can be reached. With limits on the length a set also counts code points. */
+/* Postfix order -> states with jumps (Thompson's construction) -> sets of states that are reached together -> those
+ * from which an end can be reached. With limits on the length a set also counts code points. */
 #include "text/schema_dfa.h"
 
 #include <stdlib.h>
@@ -311,8 +311,8 @@ static bool accepts(const making *m, uint32_t set) {
     return false;
 }
 
-/* Numbers the states from which an accepting one is reached, in order: new_of[n_sets], NOWHERE for the others. Looks at
- * every edge once, backwards, through lists of the edges into each state. */
+/* Numbers the states from which an accepting one is reached, in order: new_of[n_sets], NOWHERE for the others. Looks
+ * at every edge once, backwards, through lists of the edges into each state. */
 static fl_err number_live(making *m, uint32_t *new_of, uint32_t *n_live) {
     uint32_t n_edges = m->n_sets * m->n_classes, n = 0;
     uint32_t *next = malloc(((size_t)n_edges + 2 * (size_t)m->n_sets) * sizeof *next);

@@ -1,9 +1,9 @@
 /* Patterns of a JSON schema: regular expressions as tables over bytes of UTF-8.
  *
- * The subset of ECMA-262 that is understood: literals, `.`, classes with ranges and `^`, \d \w \s \D \W \S \t \n \r \f
- * \v \xHH \uHHHH, other escaped punctuation, groups (capturing or (?: )), |, * + ? {m} {m,} {m,n} also lazy, ^ where the
- * pattern or an alternative of it begins and $ where it ends. As in JSON Schema an unanchored pattern may be found
- * anywhere. Look-around, back-references, \b and \p are refused. */
+ * The subset of ECMA-262 that is understood: literals, `.`, classes with ranges and `^`, \d \w \s \D \W \S \t \n \r
+ * \f \v \xHH \uHHHH, other escaped punctuation, groups (capturing or (?: )), |, * + ? {m} {m,} {m,n} also lazy, ^
+ * where the pattern or an alternative of it begins and $ where it ends. As in JSON Schema an unanchored pattern may
+ * be found anywhere. Look-around, back-references, \b and \p are refused. */
 #ifndef FL_TEXT_SCHEMA_DFA_H
 #define FL_TEXT_SCHEMA_DFA_H
 

@@ -1,7 +1,7 @@
 /* What a compiled schema is made of. For the schema_*.c files only.
  *
- * A value of the answer is a choice between nodes; a node is one kind of value with its limits. Frames of a state name
- * nodes; frame 0 is the root, which is no node. */
+ * A value of the answer is a choice between nodes; a node is one kind of value with its limits. Frames of a state
+ * name nodes; frame 0 is the root, which is no node. */
 #ifndef FL_TEXT_SCHEMA_IMPL_H
 #define FL_TEXT_SCHEMA_IMPL_H
 
@@ -112,7 +112,8 @@ typedef enum fl_schema_move {
     FL_SCHEMA_ENDED, /* the byte was its last */
 } fl_schema_move;
 
-/* schema_state.c: whether a reading is inside a string of any text, between code points; how many more there may be. */
+/* schema_state.c: whether a reading is inside a string of any text, between code points; how many more there may
+ * be. */
 bool fl_schema_in_text(const fl_schema *s, const fl_schema_state *state, uint32_t *room);
 
 /* schema_words.c. Position UINT32_MAX: no word begins so. 0: nothing came yet. */

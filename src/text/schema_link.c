@@ -1,5 +1,5 @@
-/* After all choices are made: choices between choices become choices between nodes, fixed values of one choice one set of
- * words; and how many frames the shortest value of each opens. */
+/* After all choices are made: choices between choices become choices between nodes, fixed values of one choice one
+ * set of words; and how many frames the shortest value of each opens. */
 #include <stdlib.h>
 
 #include "text/schema_build.h"

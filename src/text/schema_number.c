@@ -3,7 +3,8 @@
 
 #include "text/schema_impl.h"
 
-/* Where a number is; with bounds also its sign and how it stands to them (frame.at), digits of the part in frame.count. */
+/* Where a number is; with bounds also its sign and how it stands to them (frame.at), digits of the part in
+ * frame.count. */
 enum {
     SIGN,
     ZERO,

@@ -1,4 +1,5 @@
-/* From the text of a pattern to postfix order. Groups are kept on a stack of fixed size; repetitions are written out. */
+/* From the text of a pattern to postfix order. Groups are kept on a stack of fixed size; repetitions are written
+ * out. */
 #include "text/schema_regex.h"
 
 #include <stdlib.h>

@@ -33,7 +33,8 @@ static const fl_schema_node *node_of(const fl_schema *s, const fl_schema_frame *
     return &s->nodes[f->node];
 }
 
-/* Adds the reading to the state, if it is new and there is room: what is left out is a reading that nobody follows. */
+/* Adds the reading to the state, if it is new and there is room: what is left out is a reading that nobody
+ * follows. */
 static void keep(reading *r) {
     fl_schema_state *out = r->out;
     size_t bytes = (size_t)r->depth * sizeof *r->frames;

@@ -1,5 +1,6 @@
-/* A JSON schema validator for tests, written for being plain: it recurses over value and schema, and knows the keywords
- * that firstlight knows, oneOf as anyOf. Patterns are POSIX extended regular expressions, which what the tests use is. */
+/* A JSON schema validator for tests, written for being plain: it recurses over value and schema, and knows the
+ * keywords that firstlight knows, oneOf as anyOf. Patterns are POSIX extended regular expressions, as the tests'
+ * are. */
 #ifndef TEST_JSON_VALIDATOR_H
 #define TEST_JSON_VALIDATOR_H
 

@@ -19,8 +19,8 @@ json_t *schema_random(dice *d);
 /* Changes one random place of a value: a new reference, or NULL if there is no such change. */
 json_t *value_mutated(dice *d, const json_t *value);
 
-/* Whether the automaton's answers may look like the value written down: names in the order of schema_random, no number
- * with an exponent or more than 15 digits, no fraction that is a whole number, not too deep. */
+/* Whether the automaton's answers may look like the value written down: names in the order of schema_random, no
+ * number with an exponent or more than 15 digits, no fraction that is a whole number, not too deep. */
 bool value_is_canonical(const json_t *value, int depth);
 
 #endif

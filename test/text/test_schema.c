@@ -1,5 +1,5 @@
-/* Each keyword by examples: answers that must be taken and ones that must not, schemas that are refused and why, schemas
- * made to cost much. */
+/* Each keyword by examples: answers that must be taken and ones that must not, schemas that are refused and why,
+ * schemas made to cost much. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

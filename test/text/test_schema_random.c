@@ -1,5 +1,5 @@
-/* Random schemas against a plain validator. Random walks under the masks end in JSON that it accepts; whatever it accepts
- * of changed answers is accepted by the automaton, and nothing else is. */
+/* Random schemas against a plain validator. Random walks under the masks end in JSON that it accepts; whatever it
+ * accepts of changed answers is accepted by the automaton, and nothing else is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,8 @@ typedef struct walk {
     size_t n;
 } walk;
 
-/* What brings an answer to its end: tokens of one byte, best first; anything else comes last. Brackets may be text. */
+/* What brings an answer to its end: tokens of one byte, best first; anything else comes last. Brackets may be
+ * text. */
 static int rank_of(const char *bytes, size_t n, bool in_text) {
     static const char ORDER[] = "}]\"bq,:-xyacnft0123456789";
     const char *at = n == 1 && bytes[0] ? strchr(ORDER, bytes[0]) : NULL;
