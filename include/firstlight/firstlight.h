@@ -112,6 +112,9 @@ typedef struct fl_settings {
     double
         max_step_s; /* a step of a prompt takes no longer, as predicted, so that what comes is seen to soon; it may
                           where a twentieth of it would be repeated work. 0 (default) = 1, but alone no limit */
+    int64_t
+        scratch_bytes; /* reserve at most so much for what a step computes, and cut steps to fit into it; 0 (default)
+                              = what the largest step takes */
     int32_t requests_max; /* bound of the queue, 1..4096; default 64 */
     int64_t
         queue_tokens_max; /* bound of it in prompt tokens that are not computed yet; an empty queue takes any

@@ -144,6 +144,10 @@ typedef struct fl_count {
 const fl_count *fl_backend_count(const fl_backend *be);
 void fl_backend_count_reset(fl_backend *be);
 
+/* false: ops only check their arguments, for those who want to know what a step's arena takes, many times a second.
+ * Default true. */
+void fl_backend_count_costs(fl_backend *be, bool wanted);
+
 /* From here on on_call is told of every op that is counted; NULL = nobody is. */
 void fl_backend_count_watch(fl_backend *be, fl_op_call_fn *on_call, void *context);
 

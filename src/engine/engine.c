@@ -59,6 +59,10 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
                        (long long)s->kv_tokens);
     if (s->requests_max < 1 || s->requests_max > 4096)
         return FL_FAIL(FL_ERR_INVALID, "requests_max: expected 1..4096, found %d", s->requests_max);
+    if (s->scratch_bytes < 0)
+        return FL_FAIL(FL_ERR_INVALID, "scratch_bytes: expected 0 or more, found %lld",
+                       (long long)s->scratch_bytes);
+    e->scratch_most_bytes = s->scratch_bytes;
     FL_TRY(fl_attend_config_open(e->config, s, ctx, &e->attending));
     FL_TRY(check_positions(e, s, ctx));
     int32_t tile = fl_tile_rows(e);
@@ -136,16 +140,33 @@ static fl_err open_prefix(fl_engine *e) {
     return fl_prefix_open(e->pool, &options, &e->prefix);
 }
 
+/* Before the scratch is taken: it must be enough for answers to go on. */
+static fl_err open_guard(fl_engine *e) {
+    const fl_guard_options options = {.config = e->config,
+                                      .like = e->be,
+                                      .kv = &e->kv_shape,
+                                      .attend = &e->attending.attend,
+                                      .level_bytes = e->scratch_bytes,
+                                      .ctx_tokens = e->ctx_tokens,
+                                      .requests_max = e->requests_max,
+                                      .tile_rows = fl_tile_rows(e)};
+    return fl_guard_open(&options, &e->guard);
+}
+
 static fl_err reserve(fl_engine *e) {
     const fl_config *c = e->config;
     const fl_memory_sizes sizes = {.ctx_tokens = e->ctx_tokens,
                                    .kv_tokens = (int64_t)e->kv_pages * FL_KV_PAGE_TOKENS,
                                    .span_tokens = e->span_tokens,
+                                   .requests_max = e->requests_max,
                                    .kv = e->kv_shape};
     fl_memory_plan plan;
     FL_TRY(fl_memory_plan_make(e->dry, c, &sizes, &plan));
     e->kv_bytes = plan.kv_bytes;
     e->scratch_bytes = plan.scratch_bytes;
+    if (e->scratch_most_bytes > 0 && e->scratch_most_bytes < plan.scratch_bytes)
+        e->scratch_bytes = e->scratch_most_bytes;
+    FL_TRY(open_guard(e));
     e->logits_bytes = plan.logits_bytes;
     FL_TRY(e->be->alloc(e->be, e->kv_bytes, &e->kv_memory));
     FL_TRY(e->be->alloc(e->be, e->scratch_bytes, &e->scratch));
@@ -291,6 +312,7 @@ void fl_engine_close(fl_engine *e) {
     fl_kv_pool_close(e->pool);
     fl_graphs_close(e->graphs);
     fl_weights_close(e->weights);
+    fl_guard_close(e->guard);
     fl_dry_run_close(e->dry);
     if (e->kv_memory) e->be->free(e->be, e->kv_memory, e->kv_bytes);
     if (e->scratch) e->be->free(e->be, e->scratch, e->scratch_bytes);

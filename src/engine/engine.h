@@ -15,7 +15,7 @@
 #include "engine/sample.h"
 #include "kv/prefix.h"
 #include "model/graph.h"
-#include "plan/memory_plan.h"
+#include "plan/guard.h"
 #include "sched/step_rate.h"
 #include "text/chat.h"
 #include "text/schema_mask.h"
@@ -134,6 +134,7 @@ struct fl_engine {
     fl_prefix *prefix;
     fl_disk_tier *tier; /* NULL = none */
     fl_dry_run *dry;
+    fl_guard *guard;
     fl_sampler *sampler;
     fl_attend_config attending;
     fl_graphs *graphs; /* NULL: not wanted, or the backend records nothing */
@@ -144,6 +145,7 @@ struct fl_engine {
     fl_cost_table costs;
     void *kv_memory, *scratch, *logits_memory;
     int64_t kv_bytes, scratch_bytes, logits_bytes;
+    int64_t scratch_most_bytes; /* asked for; 0 = what the largest step takes */
     fl_arena arena;
     atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
     _Atomic double density;
@@ -160,9 +162,8 @@ struct fl_engine {
     int32_t logit_rows[FL_LOGIT_ROWS_MAX];
     fl_kv_rows between_seqs[FL_DECODE_ROWS_MAX]; /* of answers between a prompt's layers */
     int32_t between_logit_rows[FL_DECODE_ROWS_MAX];
-    int64_t between_bytes; /* scratch that they need at most */
-    double answered_s;     /* when answers last had a token, on the clock */
-    int32_t *found_pages;  /* [ctx pages] */
+    double answered_s;    /* when answers last had a token, on the clock */
+    int32_t *found_pages; /* [ctx pages] */
     uint64_t clock;
     fl_sched sched;           /* the worker's, policy apart, which is constant */
     int32_t next_turn;        /* of answers, when there are more than a step has rows for */

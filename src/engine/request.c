@@ -45,9 +45,12 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
     int64_t longest = p->n_tokens + p->max_tokens;
     int32_t pages = fl_pages_of(longest < e->ctx_tokens ? longest : e->ctx_tokens);
     if (pages > e->kv_pages)
-        return FL_FAIL(FL_ERR_LIMIT,
-                       "prompt and answer need %d KV pages of %d tokens, the pool has %d: raise kv_tokens",
-                       pages, FL_KV_PAGE_TOKENS, e->kv_pages);
+        return FL_FAIL(
+            FL_ERR_LIMIT,
+            "prompt and answer need %d KV pages of %d tokens (%lld bytes), the pool has %d (%lld bytes): "
+            "raise kv_tokens",
+            pages, FL_KV_PAGE_TOKENS, (long long)(pages * fl_kv_page_bytes(&e->kv_shape)), e->kv_pages,
+            (long long)e->kv_bytes);
     return FL_ERR_OK;
 }
 
@@ -147,7 +150,11 @@ fl_err fl_submit(fl_session *session, const fl_request_params *params, fl_reques
     fl_request *r = NULL;
     FL_TRY(validate(e, params));
     FL_TRY(make_request(session, params, &r));
-    fl_err err = FL_ERR_OK;
+    fl_err err = fl_guard_admit(e->guard, r->document_end, r->n_prompt + r->max_tokens, r->n_scored > 0);
+    if (err != FL_ERR_OK) {
+        fl_request_free(r);
+        return err;
+    }
     pthread_mutex_lock(&e->lock);
     fl_request **end = &e->requests;
     int64_t queued_tokens = 0;

@@ -8,18 +8,6 @@ enum { RUN_MAX = 4096, TAIL_TILE = 16 };
 
 /* ---- opening ---- */
 
-/* Scratch of a step of answers alone, at the context's end. */
-static fl_err plan_between(fl_engine *e) {
-    fl_dry_cost cost;
-    const fl_dry_rows rows = {.tail_rows = FL_DECODE_ROWS_MAX,
-                              .tail_pos =
-                                  e->ctx_tokens > FL_DECODE_ROWS_MAX ? e->ctx_tokens - FL_DECODE_ROWS_MAX : 0,
-                              .n_logits = FL_DECODE_ROWS_MAX};
-    FL_TRY(fl_dry_run_step(e->dry, &rows, &cost));
-    e->between_bytes = cost.scratch_bytes;
-    return FL_ERR_OK;
-}
-
 fl_err fl_schedule_open(fl_engine *e, const fl_settings *s) {
     fl_sched_policy policy;
     const char *name = s->scheduling_policy ? s->scheduling_policy : "bins";
@@ -35,7 +23,6 @@ fl_err fl_schedule_open(fl_engine *e, const fl_settings *s) {
     if (s->max_decode_stall_s > 0) policy.stall_s = s->max_decode_stall_s;
     if (s->max_step_s > 0) policy.quantum_s = policy.idle_step_s = s->max_step_s;
     FL_TRY(fl_sched_open(&policy, &e->sched));
-    FL_TRY(plan_between(e));
     e->queue_tokens_max = s->queue_tokens_max > 0 ? s->queue_tokens_max : (int64_t)16 * e->ctx_tokens;
     return fl_cost_table_make(e->dry, e->ctx_tokens, e->span_tokens, &e->costs);
 }

@@ -93,36 +93,124 @@ static void cut_scored(building *b, int32_t pos) {
     if (b->tail_rows > most) b->tail_rows = most;
 }
 
-/* Asks for the logits of the piece's scored rows. */
-static void ask_scores(building *b, int32_t pos) {
+/* Positions [first, end) of the piece that are scored. */
+static void find_scored(const building *b, int32_t pos, int32_t *first, int32_t *end) {
     const fl_request *r = b->prefill;
-    int32_t scored = fl_request_first_row(r), first = pos > scored ? pos : scored;
-    int32_t end = pos + b->document_rows + b->tail_rows;
-    if (end > r->n_prompt - 1) end = r->n_prompt - 1;
-    b->scored_index = first - scored;
-    for (int32_t p = first; r->n_scored > 0 && p < end; p++, b->n_scored++)
-        b->logit_rows[b->n_logits++] = p - pos;
+    int32_t scored = fl_request_first_row(r);
+    *first = pos > scored ? pos : scored;
+    *end = pos + b->document_rows + b->tail_rows;
+    if (*end > r->n_prompt - 1) *end = r->n_prompt - 1;
+    if (r->n_scored == 0 || *end < *first) *end = *first;
 }
 
-/* Whether a step of answers has room between the layers of one of `rows` rows up to pos + rows: the plan is for what a
- * layer needs, and between layers there are only the rows' sums, what is normed, and the step's arrays. */
-static bool between_fits(const fl_engine *e, int32_t rows, int32_t pos) {
-    int64_t row_bytes = (int64_t)e->config->hidden * 12 + (int64_t)e->attending.rope.dim * 12 + 4;
-    int64_t held_bytes = rows * row_bytes + (int64_t)fl_pages_of((int64_t)pos + rows) * 8 + (64 << 10);
-    return e->arena.size_bytes >= held_bytes + e->between_bytes;
+/* Asks for the logits of the piece's scored rows. */
+static void ask_scores(building *b, int32_t pos) {
+    int32_t first, end;
+    find_scored(b, pos, &first, &end);
+    b->scored_index = first - fl_request_first_row(b->prefill);
+    for (int32_t p = first; p < end; p++, b->n_scored++) b->logit_rows[b->n_logits++] = p - pos;
 }
+
+/* ---- what fits ---- */
+
+/* The rows that answers have. A recorded step has room for positions up to a ceiling. */
+static fl_dry_rows answer_rows(const building *b, bool alone) {
+    fl_dry_rows rows = {.decode_rows = b->n_decode, .n_logits = b->n_decode};
+    for (int32_t i = 0; i < b->n_decode; i++)
+        if (b->decode[i]->session->n_tokens > rows.decode_pos)
+            rows.decode_pos = b->decode[i]->session->n_tokens;
+    if (b->e->graphs && alone) rows.decode_pos = fl_graphs_ceiling(b->e->graphs, rows.decode_pos);
+    return rows;
+}
+
+/* The piece's rows, and those of the answers. */
+static fl_dry_rows all_rows(const building *b, int32_t pos) {
+    int32_t first, end;
+    fl_dry_rows rows = answer_rows(b, false);
+    find_scored(b, pos, &first, &end);
+    rows.document_rows = b->document_rows;
+    rows.document_pos = pos;
+    rows.tail_rows = b->tail_rows;
+    rows.tail_pos = pos + b->document_rows;
+    rows.n_logits += end - first + (rows.tail_pos + rows.tail_rows == b->prefill->n_prompt);
+    return rows;
+}
+
+/* No step takes more than the scratch that is reserved: the piece is cut until all fits. Where not even a tile of it fits
+ * beside the answers, they and the prompt take turns. *fits false: no rows of the prompt in this step. */
+static fl_err fit_piece(building *b, int32_t pos, bool *fits) {
+    fl_engine *e = b->e;
+    for (int32_t i = 0; i < 2; i++) {
+        fl_dry_rows rows = all_rows(b, pos);
+        FL_TRY(fl_guard_cut(e->guard, &rows, fits));
+        if (*fits) {
+            b->document_rows = rows.document_rows;
+            b->tail_rows = rows.tail_rows;
+            return FL_ERR_OK;
+        }
+        if (b->n_decode > 0 && e->load.n_steps % 2 == 0) return FL_ERR_OK;
+        b->n_decode = 0;
+    }
+    return FL_FAIL(FL_ERR_LIMIT, "a step of %d rows at position %d does not fit into %lld bytes of scratch",
+                   b->document_rows + b->tail_rows, pos, (long long)e->scratch_bytes);
+}
+
+/* Whether the answers' step has room between the layers of the longest piece from pos on. */
+static bool between_fits(const building *b, int32_t pos) {
+    int32_t rows = b->prefill->n_prompt - pos, most = fl_step_rows_max(b->e);
+    const fl_dry_rows piece = {.document_rows = rows < most ? rows : most,
+                               .document_pos = pos,
+                               .n_logits = 1},
+                      answers = answer_rows(b, false);
+    bool fits = false;
+    return b->n_decode > 0 && fl_guard_between(b->e->guard, &piece, &answers, &fits) == FL_ERR_OK && fits;
+}
+
+/* False: this step is the answers'. */
+static bool choose_piece(building *b, int32_t pos, bool may_answer_between) {
+    fl_request *r = b->prefill;
+    const fl_schedule_beside beside = {
+        .n_decode = b->n_decode, .others = b->others, .between = may_answer_between};
+    const fl_schedule_piece piece = fl_schedule_cut(b->e, r, &beside);
+    bool fits = false;
+    b->document_rows = piece.document_rows;
+    b->tail_rows = piece.tail_rows;
+    cut_scored(b, pos);
+    fl_err err = fit_piece(b, pos, &fits);
+    if (err != FL_ERR_OK) fl_request_finish(r, FL_FINISH_ERROR, err);
+    if (fits) return true;
+    b->prefill = NULL;
+    b->document_rows = b->tail_rows = 0;
+    return false;
+}
+
+/* Answers alone fit, which the guard made sure of at the start; it is asked all the same. */
+static fl_err check_answers(const building *b) {
+    fl_dry_rows rows = answer_rows(b, true);
+    bool fits;
+    if (b->prefill || b->inner) return FL_ERR_OK;
+    FL_TRY(fl_guard_cut(b->e->guard, &rows, &fits));
+    if (fits) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_LIMIT, "%d answers at position %d do not fit into %lld bytes of scratch",
+                   b->n_decode, rows.decode_pos, (long long)b->e->scratch_bytes);
+}
+
+/* Between layers the piece holds a part of the scratch: whether the rest is enough for the answers, exactly. */
+static bool inner_fits(const building *b) {
+    const fl_dry_rows rows = answer_rows(b, false);
+    int64_t bytes;
+    return fl_guard_need(b->e->guard, &rows, &bytes) == FL_ERR_OK &&
+           b->e->arena.used_bytes + bytes <= b->e->arena.size_bytes;
+}
+
+/* ---- building ---- */
 
 static void build_prefill(building *b) {
     fl_request *r = b->prefill;
     fl_session *s = r->session;
     int32_t pos = s->n_tokens;
-    bool may_answer_between = between_fits(b->e, fl_step_rows_max(b->e), pos);
-    const fl_schedule_piece piece = fl_schedule_cut(
-        b->e, r,
-        &(fl_schedule_beside){.n_decode = b->n_decode, .others = b->others, .between = may_answer_between});
-    b->document_rows = piece.document_rows;
-    b->tail_rows = piece.tail_rows;
-    cut_scored(b, pos);
+    bool may_answer_between = between_fits(b, pos);
+    if (!choose_piece(b, pos, may_answer_between)) return;
     ask_scores(b, pos);
     if (b->document_rows > 0) add_rows(b, s, r->prompt + pos, pos, b->document_rows);
     if (b->tail_rows > 0)
@@ -295,7 +383,8 @@ static fl_err forward(building *b) {
 
 /* Runs what was built; false: it failed, and its requests ended. */
 static bool run_built(building *b) {
-    fl_err err = forward(b);
+    fl_err err = check_answers(b);
+    if (err == FL_ERR_OK) err = forward(b);
     if (err != FL_ERR_OK) {
         if (err == FL_ERR_DEVICE) fl_engine_check_device(b->e);
         fail_all(b, err);
@@ -322,8 +411,11 @@ static void answer_between(building *b) {
         if (b->decode[i]->phase == FL_PHASE_DECODE && !atomic_load(&b->decode[i]->cancel))
             inner.decode[inner.n_decode++] = b->decode[i];
     if (inner.n_decode == 0) return;
+    if (!inner_fits(&inner)) return;
     build_decode(&inner);
+    double begin_s = fl_trace_now(b->e->trace);
     if (run_built(&inner)) after_decode(&inner);
+    fl_trace_span(b->e->trace, FL_TRACE_STEP, "answers between layers", begin_s, inner.rows);
     b->between_s += fl_now_s() - start_s;
 }
 
@@ -334,6 +426,7 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     if (b.prefill) build_prefill(&b);
     if (!b.between) build_decode(&b);
     fl_trace_span(e->trace, FL_TRACE_OTHER, "build step", begin_s, b.rows);
+    if (b.rows == 0) return; /* the one that had the step was ended */
     if (b.between) answer_between(&b);
     if (!run_built(&b)) return;
     if (b.prefill) learn(&b);
@@ -376,7 +469,10 @@ fl_err fl_step_warm(fl_engine *e) {
         const fl_dry_rows rows = {.document_rows = sizes[i][0], .tail_rows = sizes[i][1], .n_logits = 1};
         double time_s;
         bool whole = sizes[i][0] % FL_ATTN_LIST_ROWS == 0 || !e->attending.attend.blocks;
+        int64_t bytes;
         if (sizes[i][0] + sizes[i][1] > e->ctx_tokens || !whole) continue;
+        FL_TRY(fl_guard_need(e->guard, &rows, &bytes));
+        if (bytes > e->scratch_bytes) continue;
         FL_TRY(fl_step_try(e, &rows, none, &time_s));
         warm_rate(e, &rows, time_s);
     }

@@ -25,7 +25,7 @@ typedef struct document {
     int32_t end;      /* position behind the last row */
     int32_t n_blocks; /* whole blocks before `end` */
     int32_t split;    /* keys of a call, at most: a multiple of FL_ATTN_SPLIT_TOKENS */
-    int32_t most;     /* keys of the largest call that rebuilds them */
+    int32_t most;     /* keys of a call that rebuilds them, at most */
     int32_t n_calls;  /* in all */
     int32_t n_done;   /* made so far, or counted so far while n_calls is 0 */
     bool counting;
@@ -93,8 +93,8 @@ static fl_err make_call(document *d, const call *c) {
     fl_attention *t = d->t;
     d->n_done++;
     if (d->counting) {
-        if (c->kind != CALL_MEANS && c->n_keys > d->most) d->most = c->n_keys;
-        return FL_ERR_OK;
+        if (c->kind == CALL_MEANS || c->n_keys <= d->most) return FL_ERR_OK;
+        return FL_FAIL(FL_ERR_INTERNAL, "attention of %d keys in a call, at most %d", c->n_keys, d->most);
     }
     d->args.q = fl_attention_at(t, c->path->q, (int64_t)d->piece->row * t->heads * (t->nope + t->rope));
     d->args.n_keys = c->n_keys;
@@ -270,6 +270,22 @@ static int32_t split_tokens(const fl_attention *t) {
     return (int32_t)(fit < most ? fit : most);
 }
 
+/* Keys of the largest call, whatever the piece's position: of a window that of one whose edge cuts a stretch in its
+ * first token. So what a piece takes never falls when rows or positions grow, and the plan's step, which has most of
+ * both, takes most. */
+static int32_t most_keys(const document *d) {
+    const fl_attn_view *v = &d->t->attend->view;
+    int32_t step = d->t->attend->anchor_step,
+            anchors = step > 0 ? split_of(d, (d->end + step - 1) / step) : 0;
+    int64_t keys = d->end, reach = v->window > v->segment ? v->window : v->segment;
+    /* The stretch of position 0 may join those of the window: it has sinks, or is the very first call. */
+    int64_t first = fl_align_up(v->sinks > 0 ? v->sinks : anchors == 0, FL_ATTN_SPLIT_TOKENS);
+    if (v->window > 0 && reach + d->piece->n_rows + first < keys - FL_ATTN_SPLIT_TOKENS)
+        keys = reach + d->piece->n_rows + first + FL_ATTN_SPLIT_TOKENS;
+    if (keys > d->split) keys = d->split;
+    return (int32_t)(keys > anchors ? keys : anchors);
+}
+
 static fl_err take_memory(document *d) {
     fl_attention *t = d->t;
     d->args.n_keys = d->most;
@@ -294,6 +310,7 @@ fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, void *out, f
                                     .out = out,
                                     .lse = lse};
     if (t->attend->blocks) FL_TRY(make_lists(&d));
+    d.most = most_keys(&d);
     FL_TRY(call_all(&d, true));
     FL_TRY(take_memory(&d));
     FL_TRY(call_all(&d, false));

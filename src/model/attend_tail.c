@@ -3,7 +3,7 @@
 #include "model/attention.h"
 
 /* Rows a call of attn_absorbed takes, times the splits they see: bounds its partial results at any depth. Of several
- * timelines half as many: never more than the plan's one timeline takes, whatever is lost there to rounding. */
+ * timelines half as many. */
 enum { ABSORBED_SPLIT_ROWS = 4096, ABSORBED_TIMELINES = 64 };
 
 /* One call: some keys by one rotation. */
@@ -12,6 +12,8 @@ typedef struct part {
     void *q; /* [rows][heads][latent + rope] */
     fl_attn_view view;
     int32_t key_step;
+    void *out;  /* [rows][heads][latent] */
+    float *lse; /* [rows][heads]; NULL where there is one part */
 } part;
 
 typedef struct tail {
@@ -19,7 +21,8 @@ typedef struct tail {
     int32_t row0, rows;
     part parts[FL_ATTN_MERGE_PARTS_MAX];
     int32_t n_parts;
-    void *out; /* [rows][heads][latent] */
+    void *out;     /* [rows][heads][latent] */
+    void *scratch; /* of every call */
 } tail;
 
 /* Queries of the tail rows in the latent space by one rotation: [q_nope absorbed | q_pe]. */
@@ -75,18 +78,21 @@ static fl_err open_parts(tail *a) {
     return FL_ERR_OK;
 }
 
+/* Splits that a row of the piece sees at most. */
+static int32_t splits_of(const fl_kv_rows *piece) {
+    return (piece->pos + piece->n_rows) / FL_ATTN_ABSORBED_SPLIT_TOKENS + 1;
+}
+
 /* Consecutive tail rows, of one timeline or several, that a call takes. */
 typedef struct group {
     fl_kv_rows seqs[ABSORBED_TIMELINES]; /* their rows count from the group's first */
     int32_t n_seqs, rows;
-    int32_t splits, last_pos; /* of the row that sees most */
+    int32_t splits; /* of the row that sees most */
 } group;
 
 /* A group against one part. `row`, of its first row, counts from row0. */
-static fl_err attend_part(const tail *a, const part *p, const group *g, int64_t row, void *out, float *lse) {
+static fl_err attend_part(const tail *a, const part *p, const group *g, int64_t row) {
     const fl_attention *t = a->t;
-    fl_backend *be = t->w->be;
-    int64_t mark = fl_arena_mark(t->arena);
     fl_attn_absorbed_args args = {.seqs = g->seqs,
                                   .n_seqs = g->n_seqs,
                                   .rows = g->rows,
@@ -95,36 +101,51 @@ static fl_err attend_part(const tail *a, const part *p, const group *g, int64_t 
                                   .view = p->view,
                                   .key_step = p->key_step,
                                   .q = fl_attention_at(t, p->q, row * t->heads * (t->latent + t->rope)),
-                                  .out = out,
-                                  .lse = lse};
+                                  .out = fl_attention_at(t, p->out, row * t->heads * t->latent),
+                                  .lse = p->lse ? p->lse + row * t->heads : NULL,
+                                  .scratch = a->scratch};
     args.kv.plane = p->path->k_plane;
-    int64_t bytes = fl_attn_absorbed_scratch_bytes(g->rows, t->heads, t->latent, g->last_pos);
-    FL_TRY(fl_arena_take(t->arena, bytes, 1, &args.scratch));
-    FL_TRY(be->op->attn_absorbed(be, &args));
-    fl_arena_reset(t->arena, mark);
+    return t->w->be->op->attn_absorbed(t->w->be, &args);
+}
+
+static fl_err attend_group(const tail *a, const group *g, int64_t row) {
+    for (int32_t i = 0; i < a->n_parts; i++) FL_TRY(attend_part(a, &a->parts[i], g, row));
     return FL_ERR_OK;
 }
 
-/* A group against all parts. */
-static fl_err attend_group(const tail *a, const group *g, int64_t row) {
-    fl_attention *t = a->t;
-    fl_backend *be = t->w->be;
-    int64_t mark = fl_arena_mark(t->arena), elements = (int64_t)g->rows * t->heads * t->latent;
-    void *out = fl_attention_at(t, a->out, row * t->heads * t->latent);
-    if (a->n_parts == 1) return attend_part(a, &a->parts[0], g, row, out, NULL);
+static fl_err merge_parts(const tail *a) {
+    const fl_attention *t = a->t;
     fl_attn_merge_args merge = {
-        .n_parts = a->n_parts, .rows = g->rows, .n_heads = t->heads, .dim = t->latent, .out = out};
+        .n_parts = a->n_parts, .rows = a->rows, .n_heads = t->heads, .dim = t->latent, .out = a->out};
+    if (a->n_parts == 1) return FL_ERR_OK;
     for (int32_t i = 0; i < a->n_parts; i++) {
-        void *part_out;
-        float *lse;
-        FL_TRY(fl_attention_take(t, elements, &part_out));
-        FL_TRY(fl_arena_take(t->arena, (int64_t)g->rows * t->heads, sizeof(float), &lse));
-        FL_TRY(attend_part(a, &a->parts[i], g, row, part_out, lse));
-        merge.part[i] = part_out;
-        merge.part_lse[i] = lse;
+        merge.part[i] = a->parts[i].out;
+        merge.part_lse[i] = a->parts[i].lse;
     }
-    FL_TRY(be->op->attn_merge(be, &merge));
-    fl_arena_reset(t->arena, mark);
+    return t->w->be->op->attn_merge(t->w->be, &merge);
+}
+
+/* Results of the parts, and partial results of a call: those of the largest group that could be made of so many rows
+ * with so many splits. So what a tail takes never falls when rows or positions grow, and the plan's step, which has most
+ * of both, takes most. */
+static fl_err take_results(tail *a) {
+    fl_attention *t = a->t;
+    const fl_step *step = t->step;
+    int64_t widest = 1, units;
+    for (int32_t i = step->n_document; i < step->n_seqs; i++) {
+        int32_t splits = splits_of(&step->seqs[i]);
+        widest = splits > widest ? splits : widest;
+    }
+    units = a->rows * widest < ABSORBED_SPLIT_ROWS ? a->rows * widest : ABSORBED_SPLIT_ROWS;
+    if (units < widest) units = widest; /* one row at least */
+    FL_TRY(fl_arena_take(t->arena, units, fl_attn_absorbed_scratch_bytes(1, t->heads, t->latent, 0),
+                         &a->scratch));
+    a->parts[0].out = a->out;
+    for (int32_t i = 0; i < a->n_parts && a->n_parts > 1; i++) {
+        part *p = &a->parts[i];
+        FL_TRY(fl_attention_take(t, (int64_t)a->rows * t->heads * t->latent, &p->out));
+        FL_TRY(fl_arena_take(t->arena, (int64_t)a->rows * t->heads, sizeof(float), &p->lse));
+    }
     return FL_ERR_OK;
 }
 
@@ -139,19 +160,16 @@ static int32_t room(const group *g, int32_t splits) {
 
 /* Adds rows of a timeline from its row i on; returns how many were taken. */
 static int32_t add_rows(group *g, const fl_kv_rows *piece, int32_t i) {
-    int32_t splits = (piece->pos + piece->n_rows) / FL_ATTN_ABSORBED_SPLIT_TOKENS + 1;
-    int32_t n = room(g, splits), last = piece->pos + i;
+    int32_t splits = splits_of(piece), n = room(g, splits), first = piece->pos + i;
     if (n > piece->n_rows - i) n = piece->n_rows - i;
     if (n == 0) return 0;
     g->seqs[g->n_seqs++] = (fl_kv_rows){.row = g->rows,
                                         .n_rows = n,
-                                        .pos = last,
+                                        .pos = first,
                                         .pages = piece->pages,
                                         .pos_at = i == 0 ? piece->pos_at : NULL};
-    last += n - 1;
     g->rows += n;
     g->splits = splits > g->splits ? splits : g->splits;
-    g->last_pos = last > g->last_pos ? last : g->last_pos;
     return n;
 }
 
@@ -183,7 +201,9 @@ fl_err fl_attend_tail(fl_attention *t, int32_t row0, int32_t rows) {
     tail a = {.t = t, .row0 = row0, .rows = rows};
     FL_TRY(fl_attention_take(t, (int64_t)rows * t->heads * t->latent, &a.out));
     FL_TRY(open_parts(&a));
+    FL_TRY(take_results(&a));
     FL_TRY(attend_groups(&a));
+    FL_TRY(merge_parts(&a));
     const fl_matmul_head_args back = {.x = a.out,
                                       .x_row_stride = (int64_t)t->heads * t->latent,
                                       .x_head_stride = t->latent,

@@ -36,6 +36,14 @@ enum { POSITIONS = 1 << 20 };
            .first_k_dense_replace = 1, .n_group = 4, .topk_group = 2, .routed_scaling_factor = 2.5,          \
            .rms_norm_eps = 1e-6, .rope_theta = 500000, .vocab_size = 8192)
 
+/* Of no use but to run many steps quickly: for tests. */
+#define TINY                                                                                                 \
+    FIELDS(.hidden = 64, .layers = 2, .heads = 1, .kv_lora_rank = 64, .qk_nope_head_dim = 64,                \
+           .qk_rope_head_dim = 32, .v_head_dim = 64, .intermediate = 64, .moe_intermediate = 64,             \
+           .n_routed_experts = 4, .n_shared_experts = 1, .experts_per_token = 2, .first_k_dense_replace = 1, \
+           .n_group = 1, .topk_group = 1, .routed_scaling_factor = 2.5, .rms_norm_eps = 1e-6,                \
+           .rope_theta = 10000, .vocab_size = 256)
+
 #define IN_FP8(...) __VA_ARGS__, .quantisation = {FL_QUANTISATION_FP8, 128, 128}
 
 /* In the number format in which they are published; moonlight in e4m3 too, to compare the two paths at one size. */
@@ -47,6 +55,7 @@ static const struct shape {
     {"moonlight-16b-a3b-fp8", SHAPE(IN_FP8(MOONLIGHT))},
     {"deepseek-v3", SHAPE(IN_FP8(DEEPSEEK_V3))},
     {"spark-66m", SHAPE(IN_FP8(SPARK))},
+    {"tiny", SHAPE(FIELDS(TINY))},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -61,8 +70,8 @@ fl_err fl_shape_find(const char *text, fl_config *out) {
     const struct shape *found = find(text, length);
     if (!found)
         return FL_FAIL(FL_ERR_INVALID,
-                       "synthetic model: expected moonlight-16b-a3b, moonlight-16b-a3b-fp8, deepseek-v3 or "
-                       "spark-66m, each with :LAYERS or without, found '%s'",
+                       "synthetic model: expected moonlight-16b-a3b, moonlight-16b-a3b-fp8, deepseek-v3, "
+                       "spark-66m or tiny, each with :LAYERS or without, found '%s'",
                        text);
     *out = found->config;
     if (text[length] == '\0') return FL_ERR_OK;

@@ -74,6 +74,10 @@ int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry) {
     return bytes;
 }
 
+int32_t fl_dry_run_tile_rows(const fl_dry_run *dry) {
+    return dry->attend && dry->attend->blocks ? FL_ATTN_LIST_ROWS : FL_KV_PAGE_TOKENS;
+}
+
 /* The head reads row numbers even when counting; any valid ones will do. */
 static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
     if (n <= dry->logit_rows_max) return FL_ERR_OK;
@@ -88,12 +92,25 @@ static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
 /* Counting reads no table, but offsets into none at all would be undefined. */
 static const float unread_table[2];
 
+typedef struct between_layers {
+    fl_arena arena;
+    int64_t held_bytes;
+} between_layers;
+
+static bool hold(void *context, int32_t layers_done) {
+    between_layers *b = context;
+    (void)layers_done;
+    b->held_bytes = b->arena.used_bytes;
+    return true;
+}
+
 fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *p, fl_dry_cost *out) {
     FL_TRY(make_logit_rows(dry, p->n_logits));
     fl_attend attend = {0};
     if (dry->attend) attend = *dry->attend;
     attend.probe = NULL; /* nothing is measured or counted of rows that are only planned */
     attend.listed = attend.visible = attend.overflow = NULL;
+    between_layers between = {.held_bytes = 0};
     const fl_kv_rows *last = &p->seqs[p->n_seqs - 1];
     const fl_step step = {.rows = last->row + last->n_rows,
                           .seqs = p->seqs,
@@ -101,17 +118,19 @@ fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *p, fl_dry_cost *o
                           .n_document = p->n_document,
                           .kv = dry->kv,
                           .rope_table = unread_table,
-                          .far_q_table = unread_table,
-                          .far_k_table = unread_table,
+                          .far_q_table = attend.near_tokens > 0 ? unread_table : NULL,
+                          .far_k_table = attend.near_tokens > 0 ? unread_table : NULL,
                           .attend = &attend,
                           .softmax_scale = 1,
                           .logit_rows = dry->logit_rows,
-                          .n_logit_rows = p->n_logits};
-    fl_arena arena;
-    fl_arena_init(&arena, NULL, 0);
+                          .n_logit_rows = p->n_logits,
+                          .on_layer = hold,
+                          .on_layer_context = &between};
+    fl_arena_init(&between.arena, NULL, 0);
     fl_backend_count_reset(dry->count);
-    FL_TRY(fl_forward(dry->shapes, &step, &arena));
-    out->scratch_bytes = arena.peak_bytes;
+    FL_TRY(fl_forward(dry->shapes, &step, &between.arena));
+    out->scratch_bytes = between.arena.peak_bytes;
+    out->held_bytes = between.held_bytes;
     out->ops = *fl_backend_count(dry->count);
     return FL_ERR_OK;
 }
@@ -139,6 +158,15 @@ void fl_count_add_times(fl_count *sum, const fl_count *more, double times) {
 #define X(op) fl_cost_add(&sum->op, fl_cost_times(more->op, times));
 #include "op/oplist.inc"
 #undef X
+}
+
+fl_err fl_dry_run_scratch(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_scratch *out) {
+    fl_dry_cost cost = {0};
+    fl_backend_count_costs(dry->count, false);
+    fl_err err = fl_dry_run_step(dry, rows, &cost);
+    fl_backend_count_costs(dry->count, true);
+    *out = (fl_dry_scratch){cost.scratch_bytes, cost.held_bytes};
+    return err;
 }
 
 void fl_count_add(fl_count *sum, const fl_count *more) {

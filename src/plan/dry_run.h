@@ -18,6 +18,7 @@ typedef struct fl_dry_rows {
 
 typedef struct fl_dry_cost {
     int64_t scratch_bytes; /* high-water mark of the step's arena */
+    int64_t held_bytes;    /* what of it is in use between two layers */
     fl_count ops;          /* FLOPs and bytes, in all and an op */
 } fl_dry_cost;
 
@@ -35,6 +36,9 @@ int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 /* Of the routed experts of all layers; 0 without any. */
 int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry);
 
+/* Document rows come in multiples of it (fl_policy_tile_rows). */
+int32_t fl_dry_run_tile_rows(const fl_dry_run *dry);
+
 /* decode_rows: FL_DECODE_ROWS_MAX at most. */
 fl_err fl_dry_run_step(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_cost *out);
 
@@ -46,6 +50,13 @@ typedef struct fl_dry_pieces {
 } fl_dry_pieces;
 
 fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *pieces, fl_dry_cost *out);
+
+/* The arena's bytes of such a step and nothing else: costs are not counted, which takes a step of many rows a thousand
+ * times as long. */
+typedef struct fl_dry_scratch {
+    int64_t peak_bytes, held_bytes; /* as in fl_dry_cost */
+} fl_dry_scratch;
+fl_err fl_dry_run_scratch(fl_dry_run *dry, const fl_dry_rows *rows, fl_dry_scratch *out);
 
 void fl_count_add(fl_count *sum, const fl_count *more);
 void fl_count_add_times(fl_count *sum, const fl_count *more, double times);

@@ -240,7 +240,7 @@ fl_err fl_layout_memory(fl_layout_run *run, int32_t span, fl_share_memory *out) 
     fl_memory_plan plan;
     if (run->layout != FL_LAYOUT_TP) sizes.kv_tokens = share_of(t->kv_tokens, run->n_gpus);
     FL_TRY(fl_memory_plan_make(run->more, &run->head, &sizes, &plan));
-    int64_t rows = sizes.span_tokens + FL_TAIL_ROWS_MAX, act = (int64_t)fl_dtype_bytes(t->like->act_dtype);
+    int64_t rows = plan.step_rows, act = (int64_t)fl_dtype_bytes(t->like->act_dtype);
     *out = (fl_share_memory){.weights = run->weights_bytes,
                              .kv = plan.kv_bytes,
                              .activations = rows * run->config.hidden * (2 * (int64_t)sizeof(float) + act),

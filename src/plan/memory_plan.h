@@ -16,7 +16,8 @@ typedef struct fl_memory_sizes {
     int64_t ctx_tokens; /* longest session */
     int64_t kv_tokens;  /* in the pool */
     int32_t span_tokens;
-    fl_kv_shape kv; /* as the dry run was opened with */
+    int32_t requests_max; /* at once; 0 = as many as a step takes */
+    fl_kv_shape kv;       /* as the dry run was opened with */
 } fl_memory_sizes;
 
 typedef struct fl_memory_plan {
@@ -24,6 +25,7 @@ typedef struct fl_memory_plan {
     int64_t kv_bytes;
     int64_t
         scratch_bytes; /* of the step that needs most: a whole span and a full tail at the context's end */
+    int32_t step_rows; /* of that step */
     int64_t logits_bytes;
     int64_t total_bytes;
 } fl_memory_plan;

@@ -75,6 +75,7 @@ static const field settings_fields[] = {
     TEXT(fl_settings, scheduling_policy),
     F64(fl_settings, max_decode_stall_s),
     F64(fl_settings, max_step_s),
+    I64(fl_settings, scratch_bytes, INT64_MIN, INT64_MAX),
     I32(fl_settings, requests_max, INT32_MIN, INT32_MAX),
     I64(fl_settings, queue_tokens_max, INT64_MIN, INT64_MAX),
     I64(fl_settings, trace_events, INT64_MIN, INT64_MAX),
@@ -83,7 +84,7 @@ static const field settings_fields[] = {
     BOOL(fl_settings, check_lock),
     {0}, /* progress stays here */
 };
-_Static_assert(sizeof(fl_settings) == 232, "a new member of fl_settings needs a line in settings_fields");
+_Static_assert(sizeof(fl_settings) == 240, "a new member of fl_settings needs a line in settings_fields");
 
 static const field params_fields[] = {
     MANY(fl_request_params, tokens, K_ITEMS, n_tokens, sizeof(int32_t), FL_WIRE_TOKENS_MAX),

@@ -9,8 +9,9 @@
 #include <cmocka.h>
 
 #include "backend/timed.h"
+#include "base/clock.h"
 
-enum { MARKS = 8 };
+enum { MARKS = 12 };
 
 static struct device {
     double now_s, marks_s[MARKS];
@@ -203,6 +204,28 @@ static void a_replayed_step_is_one_span_of_the_trace(void **state) {
     close_fixture(&f);
 }
 
+/* Answers between the layers of a prompt's step are part of it. */
+static void a_step_inside_of_a_step_counts_once(void **state) {
+    (void)state;
+    fixture f = open_fixture(true);
+    fl_timed_step_begin(f.be, 64, true);
+    span(&f, "a", FL_TRACE_ATTENTION, 2);
+    fl_timed_step_begin(f.be, 1, false);
+    span(&f, "b", FL_TRACE_KV, 1);
+    fl_timed_step_issued(f.be);
+    fl_timed_step_end(f.be);
+    assert_true(kind_s(&f, FL_TRACE_KV) == 0 && atomic_load(&f.timed->step_s) == 0);
+    span(&f, "a", FL_TRACE_ATTENTION, 2);
+    fl_timed_step_issued(f.be);
+    double before_s = fl_now_s() - f.timed->step.begin_s;
+    fl_timed_step_end(f.be);
+    close_to(kind_s(&f, FL_TRACE_ATTENTION), 4);
+    close_to(kind_s(&f, FL_TRACE_KV), 1);
+    assert_true(atomic_load(&f.timed->step_s) >= before_s);
+    assert_int_equal(atomic_load(&f.timed->n_steps), 1);
+    close_fixture(&f);
+}
+
 typedef struct call {
     int32_t n;
     fl_op_id op;
@@ -237,6 +260,7 @@ int main(void) {
         cmocka_unit_test(more_ops_than_marks_are_all_counted),
         cmocka_unit_test(short_steps_are_one_span_unless_somebody_looks),
         cmocka_unit_test(a_replayed_step_is_one_span_of_the_trace),
+        cmocka_unit_test(a_step_inside_of_a_step_counts_once),
         cmocka_unit_test(calls_are_told_one_by_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

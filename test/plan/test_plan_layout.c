@@ -43,7 +43,8 @@ static void layers_alike(void **state) {
         assert_near(share.work.matmul.fp8_flops, all.matmul.fp8_flops, 1e-9);
         assert_int_equal(share.memory.weights, fl_dry_run_weights_bytes(dry));
         fl_memory_plan plan;
-        const fl_memory_sizes sizes = {40000, 40000, 16384, p.task.kv};
+        const fl_memory_sizes sizes = {
+            .ctx_tokens = 40000, .kv_tokens = 40000, .span_tokens = 16384, .kv = p.task.kv};
         assert_int_equal(fl_memory_plan_make(dry, &p.config, &sizes, &plan), FL_ERR_OK);
         assert_int_equal(share.memory.total, plan.total_bytes);
         fl_dry_run_close(dry);
