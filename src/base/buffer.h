@@ -1,5 +1,5 @@
-/* A growing run of bytes with a hard cap. Failure is sticky: after an addition that does not fit or finds no memory,
- * all later ones do nothing, so a writer of many small pieces asks once, at its end. */
+/* A growing run of bytes with a hard cap. Failure is sticky: after an addition that does not fit or finds
+ * no memory, all later ones do nothing, so a writer of many small pieces asks once, at its end. */
 #ifndef FL_BASE_BUFFER_H
 #define FL_BASE_BUFFER_H
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a template shows --------------------------------------------------------------------------------------- */
+/* ---- what a template shows ----------------------------------------------------------------------------- */
 
 #define TOOL_MARK   "probe-tool-5e1d"
 #define CALL_MARK   "probe-call-5e1d"
@@ -66,7 +66,7 @@ void fl_api_template_probe(const fl_chat *chat, fl_api_template *out) {
     }
 }
 
-/* ---- texts -------------------------------------------------------------------------------------------------------- */
+/* ---- texts --------------------------------------------------------------------------------------------- */
 
 enum { TEXT_BYTES_MAX = 128 << 20 };
 
@@ -134,7 +134,8 @@ static void write_calls(const json_t *calls, fl_buffer *out) {
     }
 }
 
-/* The name of the function whose call has this id, in the nearest message before that has calls; NULL = unknown. */
+/* The name of the function whose call has this id, in the nearest message before that has calls; NULL =
+ * unknown. */
 static const json_t *called_name(const fl_api_request *r, size_t at) {
     const json_t *id = json_object_get(r->messages[at].extra, "tool_call_id");
     size_t i;
@@ -148,7 +149,7 @@ static const json_t *called_name(const fl_api_request *r, size_t at) {
     return NULL;
 }
 
-/* ---- messages ----------------------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* The calls with their arguments as objects, where they are objects. Owned by the chat. */
 static fl_err make_objects(fl_api_chat *c, fl_chat_message *message) {

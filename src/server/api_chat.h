@@ -1,10 +1,10 @@
-/* A chat request's conversation as the model's template gets it: tools, calls and results go in the template's own way
- * where it has one, else as text.
+/* A chat request's conversation as the model's template gets it: tools, calls and results go in the
+ * template's own way where it has one, else as text.
  *
- * A template that does not render "tools" gets them described in the first system message, with the JSON form in which a
- * call is to be written (api_tool_parse.h reads it back). One that does not render calls or results gets earlier
- * calls as that JSON in the assistant's text, and results as messages of the user. All of it is content of some
- * message: no byte of it can become a control token. */
+ * A template that does not render "tools" gets them described in the first system message, with the JSON
+ * form in which a call is to be written (api_tool_parse.h reads it back). One that does not render calls or
+ * results gets earlier calls as that JSON in the assistant's text, and results as messages of the user. All
+ * of it is content of some message: no byte of it can become a control token. */
 #ifndef FL_SERVER_API_CHAT_H
 #define FL_SERVER_API_CHAT_H
 
@@ -33,7 +33,8 @@ typedef struct fl_api_chat {
     json_t *calls; /* owned: rewritten tool_calls */
 } fl_api_chat;
 
-/* Prepares the messages of a chat or tokenize request, which is borrowed until fl_api_chat_free. FL_ERR_NOMEM. */
+/* Prepares the messages of a chat or tokenize request, which is borrowed until fl_api_chat_free.
+ * FL_ERR_NOMEM. */
 fl_err fl_api_chat_prepare(const fl_api_request *request, const fl_api_template *shows, fl_api_chat *out);
 
 /* Accepts a zeroed one; leaves one. */

@@ -91,6 +91,8 @@ void fl_api_error_from(fl_api_error *error, fl_err err, const char *detail) {
         if (statuses[i].err == err) found = statuses[i];
     const char *text = detail != NULL && detail[0] != '\0' ? detail : fl_err_name(err);
     const char *param = found.status == 400 || found.status == 501 ? param_of(text) : NULL;
+    if (err == FL_ERR_LIMIT && param != NULL && strcmp(param, "deadline_s") == 0)
+        found.code = "deadline_exceeded";
     int32_t status = param != NULL ? 400 : found.status; /* what a field asked for is the client's matter */
     fl_api_error_set(error, status, param, found.code, "%s", text);
 }

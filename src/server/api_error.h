@@ -14,15 +14,15 @@ typedef struct fl_api_error {
     char message[640]; /* what was expected and what was found; no control bytes */
 } fl_api_error;
 
-/* Fills all of it; the type follows from the status. `param` and `code` may be NULL. Returns FL_ERR_INVALID for 4xx,
- * FL_ERR_INTERNAL otherwise, with the message as the detail. */
+/* Fills all of it; the type follows from the status. `param` and `code` may be NULL. Returns FL_ERR_INVALID
+ * for 4xx, FL_ERR_INTERNAL otherwise, with the message as the detail. */
 fl_err fl_api_error_set(fl_api_error *error, int32_t status, const char *param, const char *code,
                         const char *format, ...) FL_PRINTF(5, 6);
 
-/* What a client is told when the engine failed with `err` and `detail`: 400 for INVALID and LIMIT (a field the parser
- * could not judge, a prompt that can never fit) and for whatever is about a field of the request, which is then the param;
- * 429 for AGAIN, 499 for CANCELLED, 501 for UNSUPPORTED, 503 for DEVICE and NOMEM, 500 for the rest. `detail` NULL = the
- * code's name. */
+/* What a client is told when the engine failed with `err` and `detail`: 400 for INVALID and LIMIT (a field
+ * the parser could not judge, a prompt that can never fit) and for whatever is about a field of the
+ * request, which is then the param; 429 for AGAIN, 499 for CANCELLED, 501 for UNSUPPORTED, 503 for DEVICE
+ * and NOMEM, 500 for the rest. `detail` NULL = the code's name. */
 void fl_api_error_from(fl_api_error *error, fl_err err, const char *detail);
 
 /* Appends {"error":{"message":..,"type":..,"param":..,"code":..}}. */

@@ -1,5 +1,6 @@
-/* The table of the API's fields: which endpoint takes them, what they must be, where they go. Adding a field starts with
- * a line in api_fields.c. null counts as absent everywhere; fields not in the table are ignored. */
+/* The table of the API's fields: which endpoint takes them, what they must be, where they go. Adding a
+ * field starts with a line in api_fields.c. null counts as absent everywhere; fields not in the table are
+ * ignored. */
 #ifndef FL_SERVER_API_FIELDS_H
 #define FL_SERVER_API_FIELDS_H
 
@@ -42,7 +43,7 @@ extern const fl_api_field fl_api_fields[]; /* ends with a NULL name */
 /* Reads every field of the table that the body has, in the table's order. */
 fl_err fl_api_fields_read(fl_api_parser *parser, const json_t *root);
 
-/* ---- for readers ------------------------------------------------------------------------------------------------ */
+/* ---- for readers --------------------------------------------------------------------------------------- */
 
 /* "a string", "null", "the number 3", for messages. */
 typedef struct fl_api_found {

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* A walk over JSON text that knows strings and levels, nothing else; on text that is not JSON its counts are upper
- * bounds of what a parser builds before it gives up. */
+/* A walk over JSON text that knows strings and levels, nothing else; on text that is not JSON its counts
+ * are upper bounds of what a parser builds before it gives up. */
 typedef struct scan {
     const char *body;
     int32_t depth, depth_max;

@@ -1,4 +1,5 @@
-/* Log-probs of tokens as the API writes them: a chat's list of objects, and the completions' arrays side by side. */
+/* Log-probs of tokens as the API writes them: a chat's list of objects, and the completions' arrays side by
+ * side. */
 #ifndef FL_SERVER_API_LOGPROBS_H
 #define FL_SERVER_API_LOGPROBS_H
 

@@ -176,7 +176,8 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* Bytes behind the last blank line of a text whose white space at the end does not count; 0 = there is no such line. */
+/* Bytes behind the last blank line of a text whose white space at the end does not count; 0 = there is no
+ * such line. */
 static size_t after_blank_line(const char *text, size_t n) {
     size_t end = n;
     while (end > 0 && is_blank(text[end - 1])) end--;

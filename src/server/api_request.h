@@ -1,5 +1,6 @@
-/* Requests of the OpenAI-shaped API: bytes of a JSON body in, a checked struct or an error that names the field out. Pure
- * functions: no sockets, no model, no threads. Fields are a table (api_fields.c); those not in it are ignored. */
+/* Requests of the OpenAI-shaped API: bytes of a JSON body in, a checked struct or an error that names the
+ * field out. Pure functions: no sockets, no model, no threads. Fields are a table (api_fields.c); those not
+ * in it are ignored. */
 #ifndef FL_SERVER_API_REQUEST_H
 #define FL_SERVER_API_REQUEST_H
 
@@ -110,13 +111,14 @@ typedef struct fl_api_request {
     double deadline_s; /* 0 = none */
 } fl_api_request;
 
-/* Checks `body` as a request of this kind. On success the caller frees *out; on failure *out is empty and *error says
- * what to answer: 413 for a body over body_bytes_max, 503 without memory, else 400, with the field to blame where there is one. */
+/* Checks `body` as a request of this kind. On success the caller frees *out; on failure *out is empty and
+ * *error says what to answer: 413 for a body over body_bytes_max, 503 without memory, else 400, with the
+ * field to blame where there is one. */
 fl_err fl_api_request_parse(fl_api_kind kind, const char *body, size_t n_bytes,
                             const fl_api_settings *settings, fl_api_request *out, fl_api_error *error);
 
-/* What only a model's vocabulary can tell: ids of prompts, stop_token_ids and logit_bias must be below n_vocab. 400 names
- * the entry. */
+/* What only a model's vocabulary can tell: ids of prompts, stop_token_ids and logit_bias must be below
+ * n_vocab. 400 names the entry. */
 fl_err fl_api_request_check_ids(const fl_api_request *request, int32_t n_vocab, fl_api_error *error);
 
 /* Accepts a zeroed request; leaves one. */
@@ -125,9 +127,9 @@ void fl_api_request_free(fl_api_request *request);
 /* How many answers it asks for: n for each prompt; choice c belongs to prompt c / n. */
 int32_t fl_api_request_choices(const fl_api_request *request);
 
-/* What the engine is asked for choice `choice`, all but the prompt's tokens (tokens, n_tokens, document_tokens), which
- * the caller fills. Arrays are borrowed from the request. Without a seed of the request's own `random_seed` takes its
- * place; the choices of one prompt draw differently. */
+/* What the engine is asked for choice `choice`, all but the prompt's tokens (tokens, n_tokens,
+ * document_tokens), which the caller fills. Arrays are borrowed from the request. Without a seed of the
+ * request's own `random_seed` takes its place; the choices of one prompt draw differently. */
 void fl_api_request_params(const fl_api_request *request, int32_t choice, uint64_t random_seed,
                            fl_request_params *out);
 

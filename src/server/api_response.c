@@ -33,7 +33,7 @@ struct fl_api_answer {
     choice choices[]; /* [n_choices] */
 };
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
 static void write_hex(char *out, const unsigned char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
@@ -105,7 +105,7 @@ const char *fl_api_answer_id(const fl_api_answer *a) {
     return a->id;
 }
 
-/* ---- chunks ----------------------------------------------------------------------------------------------------- */
+/* ---- chunks -------------------------------------------------------------------------------------------- */
 
 static void begin_chunk(choice *c) {
     fl_buffer *out = c->answer->out;
@@ -148,7 +148,7 @@ static void send_finish(choice *c) {
     end_chunk(c, c->finish);
 }
 
-/* ---- what the tool parser finds, and plain text ------------------------------------------------------------------ */
+/* ---- what the tool parser finds, and plain text -------------------------------------------------------- */
 
 static void take_content(void *context, const char *text, size_t n) {
     choice *c = context;
@@ -208,7 +208,7 @@ static void take_arguments(void *context, const char *text, size_t n) {
     end_chunk(c, NULL);
 }
 
-/* ---- events ----------------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 /* With the first token or, where there is none, with the end. */
 static void begin_choice(choice *c) {
@@ -298,7 +298,7 @@ fl_api_usage fl_api_answer_usage(const fl_api_answer *a) {
     return sum;
 }
 
-/* ---- the end ---------------------------------------------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------------------------------------- */
 
 static void write_usage(const fl_api_answer *a, fl_buffer *out) {
     fl_api_usage u = fl_api_answer_usage(a);
@@ -374,7 +374,7 @@ fl_err fl_api_answer_end(fl_api_answer *a, fl_buffer *out, fl_api_error *error) 
     return fl_buffer_check(out);
 }
 
-/* ---- small bodies ------------------------------------------------------------------------------------------------ */
+/* ---- small bodies -------------------------------------------------------------------------------------- */
 
 void fl_api_models_write(const char *model, int64_t created_s, int64_t ctx_tokens, fl_buffer *out) {
     fl_buffer_add_text(out, "{\"object\":\"list\",\"data\":[{\"id\":");

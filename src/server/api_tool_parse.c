@@ -61,7 +61,7 @@ static void give(fl_tool_parser *p, give_fn *to, size_t n) {
     fl_buffer_drop(&p->held, n);
 }
 
-/* ---- the JSON form ---------------------------------------------------------------------------------------------- */
+/* ---- the JSON form ------------------------------------------------------------------------------------- */
 
 /* Does the text begin as a call: {"name"? 1, 0 (too short to say), -1. White space is free. */
 static int begins_call(const char *text, size_t n, size_t *skip) {
@@ -90,7 +90,8 @@ typedef struct call_form {
     size_t arguments;        /* where their object begins */
 } call_form;
 
-/* Does the object go {"name": "NAME", "arguments": {..? 1, 0 (too short to say), -1. No known name has an escape. */
+/* Does the object go {"name": "NAME", "arguments": {..? 1, 0 (too short to say), -1. No known name has an
+ * escape. */
 static int match_form(const fl_tool_parser *p, call_form *form) {
     const char *text = p->held.bytes;
     size_t n = p->held.n, at = 0;
@@ -166,7 +167,7 @@ static size_t object_end(fl_tool_parser *p) {
     return 0;
 }
 
-/* ---- steps: true = something was done, look again ------------------------------------------------------------------ */
+/* ---- steps: true = something was done, look again ------------------------------------------------------ */
 
 static bool step_start(fl_tool_parser *p) {
     size_t skip = 0;

@@ -3,9 +3,10 @@
  * Three forms. Markers, as DeepSeek-V3 and V3.1 write them:
  *   <calls begin><call begin>function<sep>NAME\n```json\nARGUMENTS\n```<call end>...<calls end>
  *   <calls begin><call begin>NAME<sep>ARGUMENTS<call end>...<calls end>
- * JSON objects {"name": NAME, "arguments": {..}} that make up the whole answer, NAME one of the request's tools: what
- * models without markers are asked for. Written in this order, their arguments stream; in another order the object is
- * held until it is whole. And, when a call was forced, the arguments alone. What fits none is content. */
+ * JSON objects {"name": NAME, "arguments": {..}} that make up the whole answer, NAME one of the request's
+ * tools: what models without markers are asked for. Written in this order, their arguments stream; in
+ * another order the object is held until it is whole. And, when a call was forced, the arguments alone.
+ * What fits none is content. */
 #ifndef FL_SERVER_API_TOOL_PARSE_H
 #define FL_SERVER_API_TOOL_PARSE_H
 

@@ -91,7 +91,7 @@ fl_err fl_api_read_tool_choice(fl_api_parser *p, const char *name, json_t *value
     return FL_ERR_OK;
 }
 
-/* ---- forced calls ------------------------------------------------------------------------------------------------ */
+/* ---- forced calls -------------------------------------------------------------------------------------- */
 
 /* A tool's parameters; an object of any kind where it has none. New reference. */
 static json_t *parameters_of(const fl_api_request *r, size_t i) {

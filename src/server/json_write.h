@@ -1,5 +1,5 @@
-/* Pieces of JSON text appended to a buffer. Objects and arrays are the caller's own literals: what varies is strings
- * and numbers. */
+/* Pieces of JSON text appended to a buffer. Objects and arrays are the caller's own literals: what varies
+ * is strings and numbers. */
 #ifndef FL_SERVER_JSON_WRITE_H
 #define FL_SERVER_JSON_WRITE_H
 
@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* A string with its quotes. Quotes, backslashes and control bytes are escaped; a byte that is no part of valid UTF-8
- * becomes U+FFFD, so the result is always JSON. */
+/* A string with its quotes. Quotes, backslashes and control bytes are escaped; a byte that is no part of
+ * valid UTF-8 becomes U+FFFD, so the result is always JSON. */
 void fl_json_string(fl_buffer *buffer, const char *text, size_t n_bytes);
 
 /* The same without the quotes, for strings in several pieces. */

@@ -1,4 +1,5 @@
-/* What steers single tokens of an answer, on the bundled model: stop tokens, min_tokens, biases, penalties. */
+/* What steers single tokens of an answer, on the bundled model: stop tokens, min_tokens, biases,
+ * penalties. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* Any bytes as the body of every endpoint. What is accepted must be in range, and goes on to the chat template's
- * preparation and to an answer, whose text is the body itself: tool calls in it are foreign bytes too. */
+/* Any bytes as the body of every endpoint. What is accepted must be in range, and goes on to the chat
+ * template's preparation and to an answer, whose text is the body itself: tool calls in it are foreign
+ * bytes too. */
 #include "server/api_chat.h"
 #include "server/api_response.h"
 

@@ -1,5 +1,5 @@
-/* Conversations with tools under two real templates: spark's, which knows no tools, and DeepSeek-V3's, which knows calls
- * and results but does not list tools. */
+/* Conversations with tools under two real templates: spark's, which knows no tools, and DeepSeek-V3's,
+ * which knows calls and results but does not list tools. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,8 @@ static void parse(const char *body, fl_api_request *out) {
         fail_msg("%s", error.message);
 }
 
-/* The rendered prompt; the caller frees. Checks that no byte from the body is trusted: `marks` of them are 'Z'. */
+/* The rendered prompt; the caller frees. Checks that no byte from the body is trusted: `marks` of them are
+ * 'Z'. */
 static char *render(fl_chat *chat, const char *body, size_t *question) {
     fl_api_request r;
     fl_api_template shown;

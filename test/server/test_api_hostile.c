@@ -1,5 +1,5 @@
-/* Every field of every endpoint with every kind of bad value: each is answered by 4xx that names the field, or is one of
- * the values that the row of the field lists as good. Nothing crashes; nothing is left behind. */
+/* Every field of every endpoint with every kind of bad value: each is answered by 4xx that names the field,
+ * or is one of the values that the row of the field lists as good. Nothing crashes or leaks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -217,7 +217,7 @@ static void the_manual_lists_every_field(void **state) {
     free(text);
 }
 
-/* ---- bodies --------------------------------------------------------------------------------------------------------- */
+/* ---- bodies -------------------------------------------------------------------------------------------- */
 
 static const char *const not_objects[] = {
     "",

@@ -353,6 +353,9 @@ static void engine_errors_have_a_status(void **state) {
     fl_api_error_from(&e, FL_ERR_UNSUPPORTED, "json_schema: \"not\" is not supported");
     assert_string_equal(e.param, "response_format");
     assert_int_equal(e.status, 400);
+    fl_api_error_from(&e, FL_ERR_LIMIT, "deadline_s: no first token within 1 s");
+    assert_string_equal(e.code, "deadline_exceeded"); /* 400: clients that retry on 5xx should not */
+    assert_int_equal(e.status, 400);
     fl_api_error_from(&e, FL_ERR_INVALID, "tokensX: x");
     assert_string_equal(e.param, "");
     fl_api_error_set(&e, 401, NULL, NULL, "a\nb");
