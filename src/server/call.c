@@ -126,12 +126,10 @@ static void finish(fl_call *call) {
     if (err != FL_ERR_OK && !error.status)
         (void)fl_api_error_set(&error, 500, NULL, NULL, "the answer is too large");
     snprintf(call->error, sizeof call->error, "%.*s", (int)sizeof call->error - 1, error.message);
-    if (call->begun) {
-        write_out(call, out->bytes, out->n);
-        fl_http_stream_end(call->exchange);
-    } else if (error.status)
-        fl_front_answer_error(call->exchange, &error, error.status == 429 || error.status == 503 ? 1 : 0, 0);
-    else if (call->request.stream) {
+    if (!call->begun && error.status) {
+        bool later = error.status == 429 || error.status == 503;
+        fl_front_answer_error(call->exchange, &error, later ? 1 : 0, 0);
+    } else if (call->request.stream) {
         write_out(call, out->bytes, out->n);
         fl_http_stream_end(call->exchange);
     } else fl_front_answer(call->exchange, NULL, out);
