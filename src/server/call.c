@@ -194,12 +194,10 @@ static void on_event(void *context, const fl_event *event, const fl_mark *marks,
     fl_call *call = c->call;
     pthread_mutex_lock(&call->lock);
     note_progress(call, c, event);
+    if (event->type == FL_EVENT_DONE)
+        count_finish(call, c, event, marks, n_marks); /* before its reader can ask */
     if (!call->finished && !call->gone) note_event(call, c->index, event);
     if (event->type == FL_EVENT_DONE) {
-        const fl_api_usage usage = fl_api_answer_usage(call->answer);
-        call->cached_tokens = usage.cached_tokens;
-        call->answer_tokens = usage.completion_tokens;
-        count_finish(call, c, event, marks, n_marks);
         c->done = true;
         call->n_left--;
     }
@@ -210,7 +208,9 @@ static void on_event(void *context, const fl_event *event, const fl_mark *marks,
 }
 
 static void refuse(fl_call *call, const fl_api_error *error, double retry_after_s) {
+    pthread_mutex_lock(&call->lock);
     snprintf(call->error, sizeof call->error, "%.*s", (int)sizeof call->error - 1, error->message);
+    pthread_mutex_unlock(&call->lock);
     fl_front_answer_error(call->exchange, error, retry_after_s, 0);
 }
 
@@ -245,7 +245,6 @@ static bool tokenize(fl_call *call, int64_t ctx_tokens, fl_api_error *error) {
         fl_prompt_tokens *p = &call->prompts[call->n_prompts];
         err = fl_front_tokenize(call->front, &call->request, call->n_prompts, p);
         if (err != FL_ERR_OK) break;
-        call->prompt_tokens += p->n;
         if (check_length(call, p->n, ctx_tokens, error)) continue;
         call->n_prompts++; /* owns its ids */
         return false;
@@ -260,17 +259,23 @@ static bool open_answer(fl_call *call, fl_api_error *error) {
                                 .fingerprint = call->front->fingerprint};
     memcpy(identity.random, call->random, sizeof identity.random);
     int32_t n = fl_api_request_choices(&call->request);
-    call->choices = calloc((size_t)n, sizeof *call->choices);
-    fl_err err = call->choices
-                     ? fl_api_answer_open(&call->request, &identity, call->front->tokenizer, &call->answer)
-                     : FL_FAIL(FL_ERR_NOMEM, "%d answers", n);
+    fl_api_answer *answer = NULL;
+    fl_choice *choices = calloc((size_t)n, sizeof *choices);
+    fl_err err = choices ? fl_api_answer_open(&call->request, &identity, call->front->tokenizer, &answer)
+                         : FL_FAIL(FL_ERR_NOMEM, "%d answers", n);
     if (err != FL_ERR_OK) {
+        free(choices);
         fl_api_error_from(error, err, fl_err_detail());
         return false;
     }
+    for (int32_t i = 0; i < n; i++) choices[i] = (fl_choice){.call = call, .index = i};
+    pthread_mutex_lock(&call->lock);
+    call->answer = answer;
+    call->choices = choices;
     call->n_choices = call->n_left = n;
-    for (int32_t i = 0; i < n; i++) call->choices[i] = (fl_choice){.call = call, .index = i};
-    snprintf(call->id, sizeof call->id, "%s", fl_api_answer_id(call->answer));
+    for (int32_t i = 0; i < call->n_prompts; i++) call->prompt_tokens += call->prompts[i].n;
+    snprintf(call->id, sizeof call->id, "%s", fl_api_answer_id(answer));
+    pthread_mutex_unlock(&call->lock);
     return true;
 }
 
@@ -324,6 +329,10 @@ void fl_handle_answer(fl_front *front, fl_http_exchange *exchange) {
     fl_api_error error = {0};
     double retry_after_s = 0;
     call->read_s = fl_now_s();
+    pthread_mutex_lock(&call->lock);
+    bool gone = call->gone;
+    pthread_mutex_unlock(&call->lock);
+    if (gone) return;
     fl_worker_link_status(front->link, &status);
     bool ok = read_request(call, &error) && tokenize(call, status.info.ctx_tokens, &error) &&
               open_answer(call, &error) &&

@@ -21,26 +21,26 @@ struct fl_call {
     fl_http_exchange *exchange;
     const fl_route *route; /* NULL = none */
     unsigned char random[16];
-    char id[48];     /* the answer's, and the log's */
-    int status;      /* of the answer */
-    char error[256]; /* what went wrong, for the log */
+    int status; /* of the answer */
     bool admitted;
     fl_ticket ticket;
     fl_api_request request;
     fl_prompt_tokens *prompts; /* [n_prompts] */
     int32_t n_prompts;
-    fl_choice *choices; /* [n_choices] */
-    int32_t n_choices;
     double read_s, submitted_s; /* fl_now_s() when the request thread began and ended with it */
 
     pthread_mutex_t lock; /* guards what follows; taken before the exchange's and the admission's */
+    char id[48];          /* the answer's, and the log's */
+    char error[256];      /* what went wrong, for the log */
     fl_api_answer *answer;
     fl_buffer out;
+    fl_choice *choices; /* [n_choices] */
+    int32_t n_choices;
     int32_t n_left; /* choices that are not done */
     bool gone;      /* nobody reads the answer: cancel, and write no more */
     bool begun;     /* the stream's head is out */
     bool finished;  /* the answer is complete */
-    int64_t prompt_tokens, cached_tokens, answer_tokens, done_tokens;
+    int64_t prompt_tokens, done_tokens;
 
     fl_call *next, *previous; /* in the front's list, which holds the exchange; guarded by calls_lock */
 };

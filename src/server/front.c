@@ -194,16 +194,19 @@ void fl_front_gone(void *context, fl_http_exchange *exchange) {
     if (call) fl_call_cancel(call);
 }
 
-static void log_call(const fl_front *front, const fl_call *call, const fl_http_head *head, bool complete,
+static void log_call(const fl_front *front, fl_call *call, const fl_http_head *head, bool complete,
                      double seconds) {
     bool answer = call->route && (call->route->flags & FL_ROUTE_ANSWER);
+    pthread_mutex_lock(&call->lock); /* the worker may still be at it, for a client that has left */
+    const fl_api_usage usage = call->answer ? fl_api_answer_usage(call->answer) : (fl_api_usage){0};
     fl_log_level level = call->status >= 500 ? FL_LOG_WARN : answer ? FL_LOG_INFO : FL_LOG_DEBUG;
     FL_LOG(front->log, level, "request", FL_LOG_TEXT("id", call->id), FL_LOG_TEXT("method", head->method),
            FL_LOG_TEXT("path", head->path), FL_LOG_INT("status", call->status),
            FL_LOG_TEXT("end", complete ? "complete" : "cut_off"), FL_LOG_REAL("seconds", seconds),
            FL_LOG_TEXT("peer", head->peer), FL_LOG_INT("prompt_tokens", call->prompt_tokens),
-           FL_LOG_INT("cached_tokens", call->cached_tokens), FL_LOG_INT("answer_tokens", call->answer_tokens),
-           FL_LOG_TEXT("error", call->error));
+           FL_LOG_INT("cached_tokens", usage.cached_tokens),
+           FL_LOG_INT("answer_tokens", usage.completion_tokens), FL_LOG_TEXT("error", call->error));
+    pthread_mutex_unlock(&call->lock);
 }
 
 void fl_front_ended(void *context, fl_http_exchange *exchange, bool complete) {

@@ -72,6 +72,7 @@ static void read_gauges(fl_front *front, fl_gauges *out) {
                        .n_connections = load.connections,
                        .n_exchanges = load.exchanges,
                        .n_body_bytes = load.body_bytes,
+                       .meters = s.meters,
                        .predicted_wait_s = fl_admission_wait_s(front, 1)};
 }
 

@@ -195,9 +195,8 @@ static struct MHD_Response *make_whole(fl_http_exchange *e) {
     return r;
 }
 
-/* Needs the lock. */
-static enum MHD_Result queue(fl_http_exchange *e) {
-    bool stream = !e->answered;
+/* Of the event thread, without the lock: the library locks its response here and while it calls on_read. */
+static enum MHD_Result queue(fl_http_exchange *e, bool stream) {
     struct MHD_Response *r = stream ? make_stream(e) : make_whole(e);
     if (!r) return MHD_NO;
     e->queued = true;
@@ -213,15 +212,15 @@ static enum MHD_Result queue(fl_http_exchange *e) {
 }
 
 enum MHD_Result fl_http_exchange_proceed(fl_http_exchange *e) {
-    enum MHD_Result result = MHD_YES;
     pthread_mutex_lock(&e->lock);
-    if (e->cut || atomic_load(&e->http->closing)) result = MHD_NO;
-    else if (e->answered || e->streaming) result = e->queued ? MHD_YES : queue(e);
-    else {
+    bool cut = e->cut || atomic_load(&e->http->closing), ready = e->answered || e->streaming;
+    bool stream = !e->answered;
+    if (!cut && !ready) {
         fl_http_watch_add(e);
         e->suspended = true;
         MHD_suspend_connection(e->connection);
     }
     pthread_mutex_unlock(&e->lock);
-    return result;
+    if (cut) return MHD_NO;
+    return ready && !e->queued ? queue(e, stream) : MHD_YES;
 }

@@ -49,6 +49,7 @@ struct fl_http_exchange {
     bool expects_continue;
     int64_t body_bytes_max, drain_bytes;
     fl_buffer body;
+    bool queued; /* the library has the answer, and frees its body */
 
     pthread_mutex_t lock; /* guards what follows */
     bool answered;        /* `answer` is there */
@@ -57,7 +58,6 @@ struct fl_http_exchange {
     const char *stream_type;
     fl_buffer out; /* what waits to be sent */
     double written_s;
-    bool queued;    /* the library has the answer */
     bool suspended; /* the library waits for us */
     bool cut;       /* nothing more is sent */
     bool gone;      /* gone() was or is being called */

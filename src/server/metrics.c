@@ -43,9 +43,6 @@ static const histogram_row histogram_rows[FL_HISTOGRAMS] = {
     [FL_HISTOGRAM_ANSWER_TOKENS] = {"request_generation_tokens", "Tokens of an answer.", COUNTS},
     [FL_HISTOGRAM_PARAMS_N] = {"request_params_n", "Answers asked for.", {1, 2, 5, 10, 20, 0}},
     [FL_HISTOGRAM_PARAMS_MAX_TOKENS] = {"request_params_max_tokens", "Most tokens asked for.", COUNTS},
-    [FL_HISTOGRAM_STREAM_WAIT] = {"stream_write_seconds",
-                                  "From the engine's event to its bytes in the stream's buffer.",
-                                  {.00001, .00002, .00005, .0001, .0002, .0005, .001, .005, .01, .1, 0}},
 };
 
 /* Rows of one name stand together. */
@@ -278,11 +275,32 @@ static void write_gauges(const fl_gauges *g, const char *labels, fl_buffer *out)
     }
 }
 
+/* Where the engine's time and memory went. */
+static void write_meters(const fl_meters *meters, const char *labels, fl_buffer *out) {
+    const struct {
+        const char *kind;
+        double seconds;
+    } kinds[] = {{"attention", meters->attention_s}, {"linear", meters->linear_s},
+                 {"experts", meters->experts_s},     {"kv", meters->kv_s},
+                 {"recorded", meters->recorded_s},   {"communication", meters->comm_s},
+                 {"other", meters->other_s}};
+    add_help(out, "firstlight:step_seconds_total", "counter",
+             "Time of the engine's steps, by what it went into.");
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        add(out, "firstlight:step_seconds_total{%s,kind=\"%s\"} %.9g\n", labels, kinds[i].kind,
+            kinds[i].seconds);
+    add_help(out, "firstlight:memory_planned_bytes", "gauge", "Memory that the engine reserved.");
+    add(out, "firstlight:memory_planned_bytes{%s} %lld\n", labels, (long long)meters->planned_bytes);
+    add_help(out, "firstlight:memory_peak_bytes", "gauge", "The most of it that was used.");
+    add(out, "firstlight:memory_peak_bytes{%s} %lld\n", labels, (long long)meters->peak_bytes);
+}
+
 void fl_metrics_write(fl_metrics *m, const fl_gauges *gauges, fl_buffer *out) {
     char model[160], labels[192];
     label_of(m->model_name, model, sizeof model);
     snprintf(labels, sizeof labels, "model_name=\"%s\"", model);
     write_gauges(gauges, labels, out);
+    write_meters(&gauges->meters, labels, out);
     pthread_mutex_lock(&m->lock);
     write_counters(m, labels, out);
     write_histograms(m, labels, out);

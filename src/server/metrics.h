@@ -22,7 +22,6 @@ typedef enum fl_histogram {
     FL_HISTOGRAM_ANSWER_TOKENS,
     FL_HISTOGRAM_PARAMS_N,
     FL_HISTOGRAM_PARAMS_MAX_TOKENS,
-    FL_HISTOGRAM_STREAM_WAIT, /* seconds from the engine's event to its bytes in the stream's buffer */
     FL_HISTOGRAMS
 } fl_histogram;
 
@@ -54,6 +53,7 @@ typedef struct fl_gauges {
     double load_fraction;
     int64_t n_connections, n_exchanges, n_body_bytes; /* of HTTP */
     double predicted_wait_s;
+    fl_meters meters; /* of the engine */
 } fl_gauges;
 
 /* `model_name` and `handlers` [n_handlers] (paths as labels) are borrowed until close. */

@@ -180,6 +180,27 @@ static void metrics_count_what_happened(void **state) {
     assert_true(http_metric(port, "firstlight:request_generation_tokens_sum") == tokens + 21);
 }
 
+/* The dashboard asks for nothing that is not there. */
+static void the_dashboard_s_metrics_exist(void **state) {
+    static char text[1 << 16];
+    (void)state;
+    FILE *file = fopen("share/grafana/firstlight.json", "r");
+    assert_non_null(file);
+    size_t n = fread(text, 1, sizeof text - 1, file), n_names = 0;
+    fclose(file);
+    text[n] = '\0';
+    reply r = http_get(port, "/metrics");
+    for (char *at = text; (at = strstr(at, "firstlight:")); n_names++) {
+        char name[96] = "\n";
+        size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_:");
+        snprintf(name + 1, sizeof name - 1, "%.*s{", (int)length, at);
+        if (!strstr(r.body, name)) fail_msg("/metrics has no %s", name + 1);
+        at += length;
+    }
+    assert_true(n_names > 20);
+    reply_free(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_whole),
@@ -189,6 +210,7 @@ int main(void) {
         cmocka_unit_test(tokens_come_back_as_text),
         cmocka_unit_test(errors_have_the_api_s_form),
         cmocka_unit_test(metrics_count_what_happened),
+        cmocka_unit_test(the_dashboard_s_metrics_exist),
     };
     return cmocka_run_group_tests(tests, open_server, close_server);
 }
