@@ -98,7 +98,7 @@ fl_err fl_attn_prefill_need_split(const fl_attn_prefill_args *a) {
 
 /* ---- cost ---- */
 
-enum { COST_ROWS_EXACT = 16384, COST_ROWS_SAMPLED = 512 };
+enum { COST_ROWS_EXACT = 4096, COST_ROWS_SAMPLED = 512 };
 
 static double keys_in(fl_attn_spans spans) {
     double keys = 0;
@@ -121,16 +121,40 @@ static double seen_keys(const fl_attn_prefill_args *a, int32_t r) {
     return here * (a->means ? 1 - share : share);
 }
 
-fl_cost fl_attn_prefill_cost(const fl_attn_prefill_args *a) {
-    double pairs = 0, rows = a->rows, heads = a->n_heads, nope = a->nope_dim, rope = a->rope_dim,
-           v = a->v_dim;
-    /* Of very many rows one stands for an odd number around it: exact where keys grow evenly, close at a window's edge,
-     * and a plan of a long prompt takes no longer than a step of it. */
+/* Rows see every key up to their own. */
+static bool is_causal_alone(const fl_attn_prefill_args *a) {
+    const fl_attn_view *v = &a->view;
+    return !a->list && step_of(a) == 1 && v->window == 0 && !v->far && v->distance_first == 0 &&
+           v->distance_end == 0;
+}
+
+/* The pairs of such a call: row r sees pos + r + 1 - key_pos keys, at least 0 and at most n_keys. */
+static double causal_pairs(const fl_attn_prefill_args *a) {
+    int64_t seen = (int64_t)a->pos + 1 - a->key_pos, rows = a->rows, keys = a->n_keys;
+    int64_t none = seen < 1 ? 1 - seen : 0,
+            all = keys - seen > 0 ? keys - seen : 0; /* first rows that see any, all */
+    if (none > rows) none = rows;
+    if (all > rows) all = rows;
+    double some = (double)(all - none), first = (double)(seen + none);
+    return some * first + some * (some - 1) / 2 + (double)(rows - all) * (double)keys;
+}
+
+/* Pairs of row and key that attend. Of very many rows one stands for an odd number around it: exact where keys grow
+ * evenly, close at a window's edge, and a plan of a long prompt takes no longer than a step of it. */
+static double call_pairs(const fl_attn_prefill_args *a) {
     int32_t each = a->rows > COST_ROWS_EXACT ? (a->rows / COST_ROWS_SAMPLED) | 1 : 1;
+    double pairs = 0;
+    if (is_causal_alone(a)) return causal_pairs(a);
     for (int32_t r = 0; r < a->rows; r += each) {
         int32_t n = a->rows - r < each ? a->rows - r : each;
         pairs += n * seen_keys(a, r + n / 2);
     }
+    return pairs;
+}
+
+fl_cost fl_attn_prefill_cost(const fl_attn_prefill_args *a) {
+    double pairs = call_pairs(a), rows = a->rows, heads = a->n_heads;
+    double nope = a->nope_dim, rope = a->rope_dim, v = a->v_dim;
     double key_bytes = (heads * (nope + v) + rope) * FL_COST_ACT_BYTES;
     double row_bytes = (nope + rope + (a->last ? v : 0)) * FL_COST_ACT_BYTES; /* q and out */
     double state_passes = (a->first ? 0 : 1) + (a->last ? 0 : 1);             /* read, written */
