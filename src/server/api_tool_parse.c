@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char fl_tool_calls_begin[] = "<｜tool▁calls▁begin｜>";
+static const char calls_begin[] = "<｜tool▁calls▁begin｜>";
 static const char calls_end[] = "<｜tool▁calls▁end｜>";
 static const char call_begin[] = "<｜tool▁call▁begin｜>";
 static const char call_end[] = "<｜tool▁call▁end｜>";
@@ -228,13 +228,13 @@ static bool step_json(fl_tool_parser *p) {
 }
 
 static bool step_content(fl_tool_parser *p) {
-    size_t n = p->held.n, at = find(p->held.bytes, n, fl_tool_calls_begin);
+    size_t n = p->held.n, at = find(p->held.bytes, n, calls_begin);
     if (at == n) {
-        give(p, p->sink.content, n - unsure(p->held.bytes, n, fl_tool_calls_begin));
+        give(p, p->sink.content, n - unsure(p->held.bytes, n, calls_begin));
         return false;
     }
     give(p, p->sink.content, at);
-    fl_buffer_drop(&p->held, strlen(fl_tool_calls_begin));
+    fl_buffer_drop(&p->held, strlen(calls_begin));
     p->state = FL_TOOL_BETWEEN;
     return true;
 }

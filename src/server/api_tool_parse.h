@@ -60,7 +60,4 @@ fl_err fl_tool_parser_push(fl_tool_parser *parser, const char *text, size_t n);
 /* The end of the answer: what was held is given out as what it can be. */
 fl_err fl_tool_parser_finish(fl_tool_parser *parser);
 
-/* The marker that begins calls, for whoever asks whether a tokenizer has it. */
-extern const char fl_tool_calls_begin[];
-
 #endif

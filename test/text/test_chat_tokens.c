@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "server/api_tool_parse.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 #include "tools/tokenpack.h"
@@ -146,7 +147,51 @@ static void contents_never_make_control_tokens(void **state) {
     assert_true(n_fooled > 5); /* without the spans those contents do make control tokens */
 }
 
+static void note_call(void *context, const char *name, size_t n) {
+    fl_buffer_add(context, name, n);
+    fl_buffer_add_text(context, "|");
+}
+
+static void note_text(void *context, const char *text, size_t n) {
+    fl_buffer_add(context, text, n);
+}
+
+/* The model's own tokens of a call, token by token through the decoder: its markers are text there, and the call is
+ * found. */
+static void calls_that_the_model_writes_are_found(void **state) {
+    (void)state;
+    static const char answer[] = "Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>find\n"
+                                 "```json\n{\"é\": [1]}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    const fl_text_span all = {0, sizeof answer - 1};
+    static char out[FL_DETOK_OUT_BYTES];
+    fl_api_request request = {.kind = FL_API_CHAT};
+    fl_tool_parser parser;
+    fl_buffer heard;
+    fl_detok detok;
+    int32_t *ids;
+    int64_t n_ids;
+    size_t n;
+    assert_int_equal(fl_tokenizer_encode(tokenizer, answer, all.end, &all, 1, &ids, &n_ids), FL_ERR_OK);
+    fl_buffer_init(&heard, 1 << 16);
+    fl_detok_init(&detok, false);
+    fl_tool_parser_init(&parser, &request, (fl_tool_sink){note_text, note_call, note_text, &heard});
+    int32_t n_controls = 0;
+    for (int64_t i = 0; i < n_ids; i++) {
+        for (size_t k = 0; k < N_CONTROLS; k++) n_controls += ids[i] == control_ids[k];
+        fl_detok_push(tokenizer, &detok, ids[i], out, &n);
+        assert_int_equal(fl_tool_parser_push(&parser, out, n), FL_ERR_OK);
+    }
+    assert_int_equal(n_controls, 5);
+    assert_int_equal(fl_tool_parser_finish(&parser), FL_ERR_OK);
+    fl_buffer_add(&heard, "", 1);
+    assert_string_equal(heard.bytes, "Yes.find|{\"é\": [1]}");
+    fl_tool_parser_free(&parser);
+    fl_buffer_free(&heard);
+    free(ids);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(contents_never_make_control_tokens)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(contents_never_make_control_tokens),
+                                       cmocka_unit_test(calls_that_the_model_writes_are_found)};
     return cmocka_run_group_tests(tests, open_both, close_both);
 }
