@@ -109,8 +109,8 @@ static void set_aim(const fl_goal *goal, const fl_variant *setting, aim *out) {
     fl_box_set_rates(&out->box);
 }
 
-/* A prefix that is there already, or kept tokens. All layouts at every length would take long, and the best one hardly
- * changes: the one that is best now. */
+/* A prefix that is there already, or kept tokens. All layouts at every length would take long, and the best one
+ * hardly changes: the one that is best now. */
 static fl_err add_fewer(const fl_goal *goal, const fl_variant *setting, fewer how, fl_advice_list *list) {
     aim to;
     fl_outcome outcome;
@@ -137,8 +137,8 @@ static fl_err on_gpus(const aim *to, int32_t n_gpus, fl_outcome *out) {
     return best_of(to->goal.task, &box, out);
 }
 
-/* The fewest that are enough: doubled inside a box, then whole boxes, doubled until they are enough and by halves between the
- * last two. *n 0: not even FL_MACHINE_MAX. */
+/* The fewest that are enough: doubled inside a box, then whole boxes, doubled until they are enough and by halves
+ * between the last two. *n 0: not even FL_MACHINE_MAX. */
 static fl_err fewest_gpus(const aim *to, int32_t *n, fl_outcome *out) {
     int32_t size = to->box.gpu->box, low = to->box.n_gpus / size, high = low > 0 ? low : 1;
     fl_outcome outcome;

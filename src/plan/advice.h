@@ -1,6 +1,6 @@
-/* What would make an impossible plan possible: the smallest change of each kind, found by planning again. Ranked: what
- * reaches the goal before what does not; among those what changes no answer (a prefix that is there already), then what
- * `firstlight eval` must judge (kept tokens, sparser policies, smaller formats), then more GPUs. */
+/* What would make an impossible plan possible: the smallest change of each kind, found by planning again. Ranked:
+ * what reaches the goal before what does not; among those what changes no answer (a prefix that is there already),
+ * then what `firstlight eval` must judge (kept tokens, sparser policies, smaller formats), then more GPUs. */
 #ifndef FL_PLAN_ADVICE_H
 #define FL_PLAN_ADVICE_H
 
@@ -48,8 +48,8 @@ typedef struct fl_goal {
 
 fl_err fl_advice_find(const fl_goal *goal, fl_advice_list *out);
 
-/* What could be computed in the time if nothing but products of layers and attention took any, all GPUs at their peaks: no
- * layout, kernel or engine does more. Whole tiles; 0 = not one. */
+/* What could be computed in the time if nothing but products of layers and attention took any, all GPUs at their
+ * peaks: no layout, kernel or engine does more. Whole tiles; 0 = not one. */
 typedef struct fl_ceiling {
     double linear_share;     /* of the prompt's tokens, if the linear layers were all; may be above 1 */
     int64_t computed_tokens; /* at the prompt's end, if all before them is cached */

@@ -1,6 +1,7 @@
-/* Whether a prompt fits and how soon its first token can come, by the roofs of a data sheet: each op takes as long as its
- * FLOPs or its bytes do, whichever is longer, ops and messages follow one another. So times are floors, projections and no
- * measurements: no kernel reaches a sheet's peak, and `efficiency` is there to say how much of it yours do. */
+/* Whether a prompt fits and how soon its first token can come, by the roofs of a data sheet: each op takes as long
+ * as its FLOPs or its bytes do, whichever is longer, ops and messages follow one another. So times are floors,
+ * projections and no measurements: no kernel reaches a sheet's peak, and `efficiency` is there to say how much of
+ * it yours do. */
 #ifndef FL_PLAN_FEASIBILITY_H
 #define FL_PLAN_FEASIBILITY_H
 

@@ -9,8 +9,8 @@
 #define T  1e12
 #define G  1e9
 
-/* CPUs: FLOP/s are base clock x cores x FLOP a cycle, bytes/s are channels x transfers x 8 bytes, memory is one module of
- * 64 GB a channel, which is what one buys and no property of the CPU. */
+/* CPUs: FLOP/s are base clock x cores x FLOP a cycle, bytes/s are channels x transfers x 8 bytes, memory is one
+ * module of 64 GB a channel, which is what one buys and no property of the CPU. */
 static const fl_hardware table[] = {
     {"H20", 96 * GB, 4.0 * T, 148 * T, 296 * T, 450 * G, 8, false,
      "HGX H20 specification of server makers: 96 GB HBM3, 4.0 TB/s, 148 TFLOPS bf16, 296 fp8, NVLink 900 "

@@ -1,5 +1,5 @@
-/* What machines can do at best, from their makers' data sheets: the roofs of a plan. Nothing here was measured, and no
- * kernel reaches all of it: `plan --measure` has what this machine does. */
+/* What machines can do at best, from their makers' data sheets: the roofs of a plan. Nothing here was measured,
+ * and no kernel reaches all of it: `plan --measure` has what this machine does. */
 #ifndef FL_PLAN_HARDWARE_H
 #define FL_PLAN_HARDWARE_H
 
@@ -30,8 +30,8 @@ typedef struct fl_machine {
 
 enum { FL_MACHINE_MAX = 4096 };
 
-/* "8xH20", "H200", "2xH100": case does not matter. FL_ERR_INVALID: no such name (detail lists all), or no number from 1
- * to FL_MACHINE_MAX. */
+/* "8xH20", "H200", "2xH100": case does not matter. FL_ERR_INVALID: no such name (detail lists all), or no number
+ * from 1 to FL_MACHINE_MAX. */
 fl_err fl_machine_parse(const char *text, fl_machine *out);
 
 /* Entry i of the table; NULL behind the last. */

@@ -14,8 +14,8 @@ struct fl_layout_run {
     int32_t n_gpus;
     fl_config config; /* of one GPU's part */
     fl_config head;   /* its first layers: all that differ, and one of the rest */
-    /* Layers behind the dense ones are alike, and costs are sums over layers: what `more` has beyond `few` is one of them,
-     * and there are n_alike of it. few NULL: `more` is the whole model. */
+    /* Layers behind the dense ones are alike, and costs are sums over layers: what `more` has beyond `few` is one
+     * of them, and there are n_alike of it. few NULL: `more` is the whole model. */
     fl_dry_run *few, *more;
     int32_t n_alike;
     int64_t weights_bytes; /* of one GPU */

@@ -1,15 +1,15 @@
-/* One prompt on several GPUs: what each holds, computes and receives, by layout. All of it comes from the forward pass on
- * the counting backend, once for each GPU's own share of rows and weights; only what travels between GPUs, which one GPU's
- * forward pass does not know, is counted here. A projection: no layout was run to get it.
+/* One prompt on several GPUs: what each holds, computes and receives, by layout. All of it comes from the forward
+ * pass on the counting backend, once for each GPU's own share of rows and weights; only what travels between GPUs,
+ * which one GPU's forward pass does not know, is counted here. A projection: no layout was run to get it.
  *
- *   tp   heads and columns of the feed-forward cut over all; every GPU sees all rows and keeps all KV, because the latent is
- *        one for all heads
+ *   tp   heads and columns of the feed-forward cut over all; every GPU sees all rows and keeps all KV, because the
+ *        latent is one for all heads
  *   sp   as tp, with the KV cut along the sequence and gathered layer by layer
  *   cp   rows cut along the sequence; all weights on every GPU; keys of other GPUs' rows are gathered as stored
  *   ep   as cp, but each GPU keeps only its share of the experts; rows travel to them and back
  *
- * A step of cp and ep is a run of positions cut into 2n pieces, of which GPU i takes pieces i and 2n - 1 - i, so that causal
- * attention is even. Routing is taken to be even too. */
+ * A step of cp and ep is a run of positions cut into 2n pieces, of which GPU i takes pieces i and 2n - 1 - i, so
+ * that causal attention is even. Routing is taken to be even too. */
 #ifndef FL_PLAN_LAYOUT_H
 #define FL_PLAN_LAYOUT_H
 
@@ -64,16 +64,16 @@ static inline double fl_share_comm_bytes(const fl_share *s) {
 /* A model cut for a layout. */
 typedef struct fl_layout_run fl_layout_run;
 
-/* FL_ERR_UNSUPPORTED: the model cannot be cut so (detail says which number does not divide). On success the caller owns
- * *out; the task must outlive it, its tokens may change between uses. */
+/* FL_ERR_UNSUPPORTED: the model cannot be cut so (detail says which number does not divide). On success the caller
+ * owns *out; the task must outlive it, its tokens may change between uses. */
 fl_err fl_layout_open(const fl_plan_task *task, fl_layout layout, int32_t n_gpus, fl_layout_run **out);
 void fl_layout_close(fl_layout_run *run);
 
 /* Memory alone, at a span: a multiple of 128. */
 fl_err fl_layout_memory(fl_layout_run *run, int32_t span_tokens, fl_share_memory *out);
 
-/* The longest span of at most `span_most` (0 = the GPU's share of the prompt) that fits; at least 1,024, or what there is,
- * even if that does not fit: longer spans rebuild fewer keys. */
+/* The longest span of at most `span_most` (0 = the GPU's share of the prompt) that fits; at least 1,024, or what
+ * there is, even if that does not fit: longer spans rebuild fewer keys. */
 fl_err fl_layout_span(fl_layout_run *run, int64_t memory_bytes, int32_t span_most, int32_t *out);
 
 /* All of it. */
@@ -87,8 +87,8 @@ fl_err fl_layout_whole(const fl_plan_task *task, fl_count *out);
 /* Keys of others that a GPU must have for `rows` document rows from `pos` on, cut over n_gpus. Blocks can be any. */
 double fl_layout_remote_keys(const fl_attend *attend, int64_t pos, int64_t rows, int32_t n_gpus);
 
-/* GPUs, its own included, to which a row's experts send it: at most top_k, at most what its topk_group groups lie on; without
- * groups the expectation of even routing. */
+/* GPUs, its own included, to which a row's experts send it: at most top_k, at most what its topk_group groups lie
+ * on; without groups the expectation of even routing. */
 double fl_layout_destinations(const fl_config *config, int32_t n_gpus);
 
 #endif

@@ -1,5 +1,5 @@
-/* attn_prefill's FLOPs are those of the pairs that its definition sees, counted one by one: views, far views, distances,
- * steps of keys, calls before, across and behind the rows. */
+/* attn_prefill's FLOPs are those of the pairs that its definition sees, counted one by one: views, far views,
+ * distances, steps of keys, calls before, across and behind the rows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -21,7 +21,8 @@ static fl_box box_of(const char *text) {
     return box;
 }
 
-/* On an H20: 296 TFLOP of codes take 1 s, 148 TFLOP of bf16 1 s, 4 TB 1 s; the longer of compute and memory counts. */
+/* On an H20: 296 TFLOP of codes take 1 s, 148 TFLOP of bf16 1 s, 4 TB 1 s; the longer of compute and memory
+ * counts. */
 static void an_op_by_its_roofs(void **state) {
     (void)state;
     fl_box box = box_of("H20");
@@ -85,8 +86,8 @@ static void two_seconds_and_a_half_on_eight_h20(void **state) {
     planned_close(&p);
 }
 
-/* In 2.6 s: linear layers alone 16.4% of the tokens; kept tokens k that attend one another, 15.8 s k + 580 s k^2 = 2.6 s:
- * 5.5%; with a 16K window behind a cached prefix 2.6 / (15.8 + 36.0) = 5.0%, a hit of 95.0%. */
+/* In 2.6 s: linear layers alone 16.4% of the tokens; kept tokens k that attend one another, 15.8 s k + 580 s k^2 =
+ * 2.6 s: 5.5%; with a 16K window behind a cached prefix 2.6 / (15.8 + 36.0) = 5.0%, a hit of 95.0%. */
 static void how_many_tokens_are_possible(void **state) {
     (void)state;
     fl_box box = box_of("8xH20");
@@ -122,8 +123,8 @@ static void sixteen_bits_do_not_fit(void **state) {
     planned_close(&p);
 }
 
-/* 671 GB and more: over 100 GB a card on 6, over 300 GB on 2, of 96; one copy over all eight fits, and has 6/8 of them. On
- * 2 x 141 GB decode has no room either; Moonlight fits twice. */
+/* 671 GB and more: over 100 GB a card on 6, over 300 GB on 2, of 96; one copy over all eight fits, and has 6/8 of
+ * them. On 2 x 141 GB decode has no room either; Moonlight fits twice. */
 static void two_copies_are_refused(void **state) {
     (void)state;
     fl_box box = box_of("8xH20");

@@ -52,9 +52,9 @@ static void layers_alike(void **state) {
     }
 }
 
-/* An eighth: tp cuts all but q_a, kv_a (15,138,816 multiply-adds a token and layer) and the router
- * (1,835,008 in 58 layers). Of 35,697,917,952: 61 x 15,138,816 + 58 x 1,835,008 = 1,029,898,240 on every GPU, an eighth of
- * the rest 34,668,019,712 = 4,333,502,464: 5,363,400,704. Attention is an eighth of all heads' work. */
+/* An eighth: tp cuts all but q_a, kv_a (15,138,816 multiply-adds a token and layer) and the router (1,835,008 in
+ * 58 layers). Of 35,697,917,952: 61 x 15,138,816 + 58 x 1,835,008 = 1,029,898,240 on every GPU, an eighth of the
+ * rest 34,668,019,712 = 4,333,502,464: 5,363,400,704. Attention is an eighth of all heads' work. */
 static void tensor_parallel(void **state) {
     (void)state;
     const plan_words words = {"deepseek-v3", "full", "int4", false, 0, N};
@@ -71,8 +71,9 @@ static void tensor_parallel(void **state) {
     assert_near(share.gather_bytes, 262144.0 * 7 / 8 * 416 * 61, 1e-9);
 }
 
-/* Pieces 0 and 15 of 16 for the first GPU, 7 and 8 for the last: as many pairs, N (N + 1) / 2 / 8. Keys are made again on
- * each: the first GPU makes those of piece 0 and all of them, 17/16 N; without kv_b an eighth of the linear work. */
+/* Pieces 0 and 15 of 16 for the first GPU, 7 and 8 for the last: as many pairs, N (N + 1) / 2 / 8. Keys are made
+ * again on each: the first GPU makes those of piece 0 and all of them, 17/16 N; without kv_b an eighth of the
+ * linear work. */
 static void context_parallel(void **state) {
     (void)state;
     const plan_words words = {"deepseek-v3", "full", "bf16", false, 0, N};
@@ -87,8 +88,8 @@ static void context_parallel(void **state) {
     assert_int_equal(share.memory.kv, INT64_C(36842766336) / 8);
 }
 
-/* Rows of 7168 codes and 56 scales of 4 bytes: 7,392 B to 4 x 7/8 = 3.5 other GPUs for each of 65,536 rows: 1.696 GB a
- * layer; 14,336 B back: 3.288 GB. An eighth of 58 x 256 experts stays: 58 x 32 x 44,040,192 codes = 81.7 GB. */
+/* Rows of 7168 codes and 56 scales of 4 bytes: 7,392 B to 4 x 7/8 = 3.5 other GPUs for each of 65,536 rows: 1.696
+ * GB a layer; 14,336 B back: 3.288 GB. An eighth of 58 x 256 experts stays: 58 x 32 x 44,040,192 codes = 81.7 GB. */
 static void expert_parallel(void **state) {
     (void)state;
     const plan_words words = {"deepseek-v3", "full", "bf16", false, 0, N};
@@ -101,8 +102,8 @@ static void expert_parallel(void **state) {
     assert_near(cp.work.matmul.bytes - ep.work.matmul.bytes, 58 * 224 * 44040192.0, 1e-3);
 }
 
-/* Chosen by groups: 4 groups of 8 lie on 4 of 8 GPUs, on 8 of 16, and 8 experts never on more than 8. Without groups 6 of 64
- * experts go to 8 (1 - (7/8)^6) = 4.41 of 8 GPUs. */
+/* Chosen by groups: 4 groups of 8 lie on 4 of 8 GPUs, on 8 of 16, and 8 experts never on more than 8. Without
+ * groups 6 of 64 experts go to 8 (1 - (7/8)^6) = 4.41 of 8 GPUs. */
 static void destinations(void **state) {
     (void)state;
     planned v3, moonlight;
@@ -117,8 +118,9 @@ static void destinations(void **state) {
     planned_close(&moonlight);
 }
 
-/* A window of 16,384 at position 65,536, 131,072 rows on 4 GPUs: pieces of 16,384. 16,383 keys before the first and as many
- * before the last piece (at 180,224), 44 anchors of 4096 before it. Full: 3/4 of 196,608. Blocks may be any: the same. */
+/* A window of 16,384 at position 65,536, 131,072 rows on 4 GPUs: pieces of 16,384. 16,383 keys before the first
+ * and as many before the last piece (at 180,224), 44 anchors of 4096 before it. Full: 3/4 of 196,608. Blocks may
+ * be any: the same. */
 static void remote_keys(void **state) {
     (void)state;
     fl_policy policy;
@@ -130,8 +132,8 @@ static void remote_keys(void **state) {
     assert_near(fl_layout_remote_keys(&full, 65536, 131072, 1), 0, 0);
 }
 
-/* Room for one id more in each list of 128 heads and span / 128 tiles is 2 bytes each: what is called lists is what the arena
- * grows by. */
+/* Room for one id more in each list of 128 heads and span / 128 tiles is 2 bytes each: what is called lists is
+ * what the arena grows by. */
 static void lists_are_what_the_arena_grows_by(void **state) {
     (void)state;
     const plan_words words = {"deepseek-v3", "blocks:capacity=2048", "bf16", false, 0.1, N};
@@ -150,7 +152,8 @@ static void lists_are_what_the_arena_grows_by(void **state) {
     planned_close(&p);
 }
 
-/* The longest span that fits; with no room at all the shortest. Longer steps do less work: fewer keys are made again. */
+/* The longest span that fits; with no room at all the shortest. Longer steps do less work: fewer keys are made
+ * again. */
 static void spans(void **state) {
     (void)state;
     planned p;

@@ -1,4 +1,5 @@
-/* A prompt's own work, counted by the forward pass, against sums done by hand. DeepSeek-V3 whole, 512K = 524,288 tokens. */
+/* A prompt's own work, counted by the forward pass, against sums done by hand. DeepSeek-V3 whole, 512K = 524,288
+ * tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,8 +48,9 @@ static void full_attention(void **state) {
     assert_near(fl_count_attention_flops(&c), 687e15, 2e-3);
 }
 
-/* Window W = 16,384: W (W + 1) / 2 + (N - W) W = 8,455,725,056 pairs; anchors at multiples of 4096 that are W and more
- * away: row W + m sees m / 4096 + 1 of them, m up to 507,903 = 124 x 4096 - 1: 4096 x 124 x 125 / 2 = 31,744,000. */
+/* Window W = 16,384: W (W + 1) / 2 + (N - W) W = 8,455,725,056 pairs; anchors at multiples of 4096 that are W and
+ * more away: row W + m sees m / 4096 + 1 of them, m up to 507,903 = 124 x 4096 - 1: 4096 x 124 x 125 / 2 =
+ * 31,744,000. */
 static void window_and_anchors(void **state) {
     (void)state;
     fl_count c = count_of("window-anchors:window=16k,stride=4k", 0);
@@ -64,17 +66,17 @@ static void window_and_sinks(void **state) {
 }
 
 /* Four segments of S = 131,072 without anything before them (window 1, one anchor a segment's length):
- * 4 x S (S + 1) / 2 = 34,360,000,512 pairs, a quarter of all. Costs look at one row of 1,025 of so long a step, which at a
- * segment's edge says less. */
+ * 4 x S (S + 1) / 2 = 34,360,000,512 pairs, a quarter of all. Costs look at one row of 1,025 of so long a step,
+ * which at a segment's edge says less. */
 static void segments(void **state) {
     (void)state;
     fl_count c = count_of("segments:4,window=1,stride=512k", 0);
     assert_near(fl_count_attention_flops(&c), pair_flops * 34360000512.0, 5e-3);
 }
 
-/* Lists of a share d of the visible blocks of 64, planned for the middle row and the same number for all: d N / 2 keys of a
- * row, or all it sees where that is less (rows before d N / 2 see p + 1 in place of d N / 2: d^2 N^2 / 8 fewer). Means of
- * the rest: (visible - listed) / 64.
+/* Lists of a share d of the visible blocks of 64, planned for the middle row and the same number for all: d N / 2
+ * keys of a row, or all it sees where that is less (rows before d N / 2 see p + 1 in place of d N / 2: d^2 N^2 / 8
+ * fewer). Means of the rest: (visible - listed) / 64.
  *   listed = d N^2 / 2 - d^2 N^2 / 8, d = 0.04: 5,497,558,139 - 54,975,581 = 5,442,582,558
  *   means  = (137,438,953,472 - 5,442,582,558) / 64 = 2,062,443,295 */
 static void blocks(void **state) {
@@ -83,7 +85,8 @@ static void blocks(void **state) {
     assert_near(fl_count_attention_flops(&c), pair_flops * (5442582558.0 + 2062443295.0), 1e-2);
 }
 
-/* 524,288 x 61 x 576 x 2 = 36.84 GB; fp8 512 + 4 x 4 + 128 = 656 B: 20.98 GB; int4 256 + 8 x 4 + 128 = 416 B: 13.30 GB. */
+/* 524,288 x 61 x 576 x 2 = 36.84 GB; fp8 512 + 4 x 4 + 128 = 656 B: 20.98 GB; int4 256 + 8 x 4 + 128 = 416 B:
+ * 13.30 GB. */
 static void kv_bytes(void **state) {
     (void)state;
     const struct {
@@ -107,8 +110,9 @@ static void kv_bytes(void **state) {
     }
 }
 
-/* A prefix that is cached: rows are those behind it, keys all. Rows 393,216 .. 524,287 = 131,072 x (393,216 + 524,287 + 2) /
- * 2 = 60,129,607,680 pairs; linear layers are of a quarter of the tokens, but for kv_b, which makes all keys again. */
+/* A prefix that is cached: rows are those behind it, keys all. Rows 393,216 .. 524,287 = 131,072 x (393,216 +
+ * 524,287 + 2) / 2 = 60,129,607,680 pairs; linear layers are of a quarter of the tokens, but for kv_b, which makes
+ * all keys again. */
 static void cached_prefix(void **state) {
     (void)state;
     planned p;
