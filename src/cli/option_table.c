@@ -173,6 +173,9 @@ const fl_option fl_option_table[] = {
            "who computes next: bins lets short prompts pass long ones, fcfs goes by arrival"),
     REAL("max-decode-stall", decode_stall_max, "FL_MAX_DECODE_STALL", "0", 0, 60, FL_VERB_SERVE,
          "predicted seconds that running answers wait for a step of a prompt; 0 = the engine's choice"),
+    REAL("max-step", step_max, "FL_MAX_STEP", "1", 0, 3600, FL_VERB_SERVE,
+         "seconds of one step of a prompt, so that a shorter one passes it soon; 0 = no limit while it is "
+         "alone"),
     SIZE("default-max-tokens", default_tokens, "FL_DEFAULT_MAX_TOKENS", "4k", 0, 1 << 24, FL_VERB_SERVE,
          "longest answer to a chat that does not say; memory is reserved for it; 0 = all the context"),
     SIZE("max-body-bytes", body_bytes_max, "FL_MAX_BODY_BYTES", "64m", 1024, 1 << 30, FL_VERB_SERVE,

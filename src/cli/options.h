@@ -89,7 +89,7 @@ typedef struct fl_options {
         connections_max;
     int64_t default_tokens, request_threads;
     const char *scheduling_policy;
-    double wait_max, comment_interval, drain_max, decode_stall_max;
+    double wait_max, comment_interval, drain_max, decode_stall_max, step_max;
 } fl_options;
 
 /* Bits of fl_option.verbs. */
