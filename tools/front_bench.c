@@ -75,7 +75,7 @@ static int ask(int32_t port, long tokens, int receive_bytes) {
         body, sizeof body,
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":%ld,\"stream\":true}", tokens);
     n = snprintf(text, sizeof text,
-                 "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                 "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                  "Content-Length: %d\r\n\r\n%s",
                  n, body);
     int fd = connect_to(port, receive_bytes);
@@ -84,7 +84,7 @@ static int ask(int32_t port, long tokens, int receive_bytes) {
 }
 
 static void wait_ready(int32_t port) {
-    static const char get[] = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    static const char get[] = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     char text[256] = "";
     while (strncmp(text, "HTTP/1.1 200", 12) != 0) {
         int fd = connect_to(port, 0);
@@ -106,8 +106,12 @@ static double cpu_s(pid_t pid) {
     size_t n = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[n] = '\0';
-    const char *at = strrchr(text, ')');
-    if (at) (void)sscanf(at + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+    char *at = strrchr(text, ')'); /* the name before it may hold blanks */
+    for (int field = 2; at && field < 15; field++) {
+        at = strchr(at + 1, ' ');
+        if (at && field == 13) user = strtoul(at + 1, NULL, 10);
+        if (at && field == 14) system = strtoul(at + 1, NULL, 10);
+    }
     return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
 

@@ -30,6 +30,8 @@ static fl_err read_options(const fl_options *o, fl_serve_options *s) {
     s->keys = o->keys.items;
     s->n_keys = o->keys.n;
     s->key_file = o->key_file;
+    s->hosts = o->hosts.items;
+    s->n_hosts = o->hosts.n;
     s->body_bytes_max = o->body_bytes_max;
     s->requests_max = (int32_t)(o->seqs_max + o->queued_max);
     s->tokens_max = o->queued_tokens_max;

@@ -156,6 +156,10 @@ const fl_option fl_option_table[] = {
          "list of "
          "processes, so better --api-key-file"),
     TEXT("api-key-file", key_file, "FL_API_KEY_FILE", NULL, "FILE", FL_VERB_SERVE, "keys, one a line"),
+    LIST("allowed-host", 0, hosts, "NAME", FL_VERB_SERVE,
+         "a name that requests may call this server by when it listens on loopback without keys; addresses "
+         "and "
+         "localhost always may; repeatable"),
     SIZE("max-model-len", serve_ctx, "FL_MAX_MODEL_LEN", "0", 0, 1 << 24, FL_VERB_SERVE,
          "context length, prompt and answer, in tokens; 0 = the model's own"),
     SIZE("kv-tokens", kv_tokens, "FL_KV_TOKENS", "0", 0, 1 << 24, FL_VERB_SERVE,

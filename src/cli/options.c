@@ -264,6 +264,7 @@ void fl_options_close(fl_options *options) {
     free(options->also.items);
     free(options->names.items);
     free(options->keys.items);
+    free(options->hosts.items);
     *options = (fl_options){0};
 }
 

@@ -84,7 +84,7 @@ typedef struct fl_options {
     int64_t context, cached, question, prefill_gpus, decode_gpus;
     double efficiency;
     const char *host, *model, *key_file, *log_format, *log_level, *notify_socket; /* of a server */
-    fl_text_list names, keys;
+    fl_text_list names, keys, hosts;
     int64_t port, serve_ctx, kv_tokens, seqs_max, queued_max, queued_tokens_max, body_bytes_max,
         connections_max;
     int64_t default_tokens, request_threads;

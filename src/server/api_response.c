@@ -376,14 +376,15 @@ fl_err fl_api_answer_end(fl_api_answer *a, fl_buffer *out, fl_api_error *error) 
 
 /* ---- small bodies -------------------------------------------------------------------------------------- */
 
-void fl_api_models_write(const char *model, int64_t created_s, int64_t ctx_tokens, fl_buffer *out) {
-    fl_buffer_add_text(out, "{\"object\":\"list\",\"data\":[{\"id\":");
+void fl_api_model_write(const char *model, int64_t created_s, int64_t ctx_tokens, fl_buffer *out) {
+    fl_buffer_add_text(out, "{\"id\":");
     fl_json_text(out, model);
     fl_buffer_add_text(out, ",\"object\":\"model\",\"created\":");
     fl_json_int(out, created_s);
     fl_buffer_add_text(out, ",\"owned_by\":\"firstlight\",\"max_model_len\":");
-    fl_json_int(out, ctx_tokens);
-    fl_buffer_add_text(out, "}]}");
+    if (ctx_tokens > 0) fl_json_int(out, ctx_tokens);
+    else fl_buffer_add_text(out, "null");
+    fl_buffer_add_text(out, "}");
 }
 
 void fl_api_tokens_write(const int32_t *tokens, int64_t n_tokens, int64_t ctx_tokens, fl_buffer *out) {

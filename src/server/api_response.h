@@ -62,8 +62,8 @@ fl_api_usage fl_api_answer_usage(const fl_api_answer *answer);
 
 /* ---- small bodies -------------------------------------------------------------------------------------- */
 
-/* GET /v1/models: {"object":"list","data":[{id, object, created, owned_by, max_model_len}]} for one model. */
-void fl_api_models_write(const char *model, int64_t created_s, int64_t ctx_tokens, fl_buffer *out);
+/* One model of GET /v1/models: {id, object, created, owned_by, max_model_len}. ctx_tokens 0 = not known. */
+void fl_api_model_write(const char *model, int64_t created_s, int64_t ctx_tokens, fl_buffer *out);
 
 /* POST /tokenize: {count, max_model_len, tokens}. */
 void fl_api_tokens_write(const int32_t *tokens, int64_t n_tokens, int64_t ctx_tokens, fl_buffer *out);

@@ -309,6 +309,10 @@ static void submit_all(fl_call *call, int64_t ctx_tokens) {
     fl_http_hold(call->exchange); /* the last event may come before this function ends */
     while (n < call->n_choices && (err = submit(call, &call->choices[n], ctx_tokens)) == FL_ERR_OK) n++;
     if (err != FL_ERR_OK) fl_api_error_from(&error, err, fl_err_detail());
+    for (int32_t i = 0; i < call->n_prompts; i++) { /* the worker has them now */
+        free(call->prompts[i].ids);
+        call->prompts[i].ids = NULL;
+    }
     pthread_mutex_lock(&call->lock);
     call->submitted_s = fl_now_s();
     call->n_left -= call->n_choices - n;

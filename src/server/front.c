@@ -2,6 +2,7 @@
 #include "server/front.h"
 
 #include "base/clock.h"
+#include "server/allowed_host.h"
 #include "server/call.h"
 
 #include <stdio.h>
@@ -124,6 +125,16 @@ static int64_t admit(fl_front *front, fl_http_exchange *exchange, fl_call *call)
     return 0;
 }
 
+static int64_t refuse_host(fl_http_exchange *exchange) {
+    fl_api_error error;
+    (void)fl_api_error_set(
+        &error, 403, NULL, NULL,
+        "Host: without API keys this server answers to addresses and localhost only; --allowed-host "
+        "adds a name");
+    fl_front_answer_error(exchange, &error, 0, SMALL_BODY_BYTES);
+    return 0;
+}
+
 int64_t fl_front_head(void *context, fl_http_exchange *exchange) {
     fl_front *front = context;
     const fl_http_head *head = fl_http_get_head(exchange);
@@ -137,6 +148,8 @@ int64_t fl_front_head(void *context, fl_http_exchange *exchange) {
         fl_front_answer_error(exchange, &error, 1, 0);
         return 0;
     }
+    if (front->check_host && !fl_host_is_allowed(head->host, front->hosts, front->n_hosts))
+        return refuse_host(exchange);
     if (!open && !fl_auth_check(front->auth, head->authorization)) return refuse_key(front, exchange);
     if (!route) return refuse_route(exchange, allowed);
     if (strcmp(route->method, "POST") != 0) return SMALL_BODY_BYTES;

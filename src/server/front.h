@@ -53,6 +53,9 @@ typedef struct fl_front {
     const char
         *names[FL_FRONT_NAMES_MAX]; /* the model's, the first is the one that answers carry; borrowed */
     int n_names;
+    bool check_host;          /* see allowed_host.h */
+    const char *const *hosts; /* [n_hosts] borrowed */
+    int n_hosts;
     int64_t created;      /* seconds since 1970 */
     char fingerprint[32]; /* of answers */
     bool add_bos;         /* as tokenizer_config.json says */

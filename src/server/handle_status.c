@@ -1,4 +1,5 @@
 /* GET: how the server is. */
+#include "server/api_response.h"
 #include "server/json_write.h"
 #include "server/route.h"
 
@@ -85,19 +86,6 @@ void fl_handle_metrics(fl_front *front, fl_http_exchange *exchange) {
     fl_front_answer(exchange, "text/plain; version=0.0.4; charset=utf-8", &out);
 }
 
-static void write_model(const fl_front *front, const char *name, int64_t ctx_tokens, fl_buffer *out) {
-    fl_buffer_add_text(out, "{\"id\":");
-    fl_json_text(out, name);
-    fl_buffer_add_text(out, ",\"object\":\"model\",\"created\":");
-    fl_json_int(out, front->created);
-    fl_buffer_add_text(out, ",\"owned_by\":\"firstlight\",\"root\":");
-    fl_json_text(out, front->names[0]);
-    fl_buffer_add_text(out, ",\"parent\":null,\"max_model_len\":");
-    if (ctx_tokens > 0) fl_json_int(out, ctx_tokens);
-    else fl_buffer_add_text(out, "null");
-    fl_buffer_add_text(out, "}");
-}
-
 /* /v1/models, and /v1/models/NAME. */
 void fl_handle_models(fl_front *front, fl_http_exchange *exchange) {
     const char *path = fl_http_get_head(exchange)->path, *name = strchr(path + strlen("/v1/models"), '/');
@@ -111,12 +99,12 @@ void fl_handle_models(fl_front *front, fl_http_exchange *exchange) {
         return;
     }
     fl_buffer_init(&out, STATUS_BYTES_MAX);
-    if (name) write_model(front, name + 1, ctx_tokens, &out);
+    if (name) fl_api_model_write(name + 1, front->created, ctx_tokens, &out);
     else {
         fl_buffer_add_text(&out, "{\"object\":\"list\",\"data\":[");
         for (int i = 0; i < front->n_names; i++) {
             if (i > 0) fl_buffer_add_text(&out, ",");
-            write_model(front, front->names[i], ctx_tokens, &out);
+            fl_api_model_write(front->names[i], front->created, ctx_tokens, &out);
         }
         fl_buffer_add_text(&out, "]}");
     }

@@ -22,6 +22,7 @@ typedef struct fl_http_head {
     const char *path;          /* as sent, from the slash to the question mark; never decoded */
     const char *authorization; /* NULL = none */
     const char *content_type;  /* NULL = none */
+    const char *host;          /* NULL = none */
     int64_t content_length;    /* 0 = no body, -1 = in chunks */
     char peer[64];             /* the client's address */
     double arrived_s;          /* fl_now_s() when the request line was read */
@@ -95,8 +96,8 @@ void *fl_http_get_user(const fl_http_exchange *exchange);
 void fl_http_hold(fl_http_exchange *exchange);
 void fl_http_release(fl_http_exchange *exchange);
 
-/* The body, until fl_http_drop_body or the exchange's end. Dropping it early gives its memory back to
- * the bound over all bodies. */
+/* The body, until fl_http_drop_body or the exchange's end. A dropped body still counts in the bound over all bodies: what
+ * was made of it takes as much. */
 const char *fl_http_get_body(const fl_http_exchange *exchange, size_t *n_bytes);
 void fl_http_drop_body(fl_http_exchange *exchange);
 

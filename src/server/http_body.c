@@ -41,14 +41,17 @@ static bool copy_head(fl_http_exchange *e, const char *method, const fl_http_ver
     e->path = strndup(v->path, v->status ? strlen(v->path) : v->path_bytes);
     e->authorization = copy_field(v->authorization);
     e->content_type = copy_field(v->content_type);
+    e->host = copy_field(v->host);
     e->expects_continue = v->expects_continue;
     e->head.method = e->method;
     e->head.path = e->path;
     e->head.authorization = e->authorization;
     e->head.content_type = e->content_type;
+    e->head.host = e->host;
     e->head.content_length = v->content_length;
     set_peer(e);
-    return e->path && (e->authorization || !v->authorization) && (e->content_type || !v->content_type);
+    return e->path && (e->authorization || !v->authorization) && (e->content_type || !v->content_type) &&
+           (e->host || !v->host);
 }
 
 /* The HTTP layer's own refusal; the connection ends with it. */
@@ -99,7 +102,10 @@ static bool add_to_body(fl_http_exchange *e, const char *bytes, size_t n) {
     int_fast64_t all = atomic_fetch_add(&http->n_body_bytes, (int_fast64_t)n) + (int_fast64_t)n;
     if (all <= http->options.body_bytes_all_max) fl_buffer_add(&e->body, bytes, n);
     else e->body.failure = FL_ERR_LIMIT;
-    if (e->body.failure == FL_ERR_OK) return true;
+    if (e->body.failure == FL_ERR_OK) {
+        e->counted_bytes += (int64_t)n;
+        return true;
+    }
     atomic_fetch_sub(&http->n_body_bytes, (int_fast64_t)n);
     return false;
 }
@@ -113,7 +119,9 @@ static enum MHD_Result on_upload(fl_http_exchange *e, const char *bytes, size_t 
         else if (!add_to_body(e, bytes, n)) refuse(e, 503, "too many bytes are being read; try again later");
         if (e->answered) {
             e->drain_bytes = e->body_bytes_max;
-            fl_http_drop_body(e);
+            fl_http_drop_body(e); /* nothing will be made of it */
+            atomic_fetch_sub(&e->http->n_body_bytes, e->counted_bytes);
+            e->counted_bytes = 0;
         }
     }
     if (e->answered) {

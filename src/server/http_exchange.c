@@ -37,12 +37,14 @@ void fl_http_release(fl_http_exchange *e) {
     if (!e || atomic_fetch_sub(&e->n_refs, 1) != 1) return;
     if (e->handled) e->http->options.handlers.free(e->http->options.handlers.context, e);
     fl_http_drop_body(e);
+    atomic_fetch_sub(&e->http->n_body_bytes, e->counted_bytes);
     if (!e->queued) free(e->answer.body); /* afterwards the library frees it */
     fl_buffer_free(&e->out);
     free(e->target);
     free(e->path);
     free(e->authorization);
     free(e->content_type);
+    free(e->host);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }
@@ -65,7 +67,6 @@ const char *fl_http_get_body(const fl_http_exchange *e, size_t *n_bytes) {
 }
 
 void fl_http_drop_body(fl_http_exchange *e) {
-    atomic_fetch_sub(&e->http->n_body_bytes, (int_fast64_t)e->body.n);
     fl_buffer_free(&e->body);
 }
 

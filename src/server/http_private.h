@@ -44,12 +44,13 @@ struct fl_http_exchange {
     /* The event thread's own. */
     fl_http_head head;
     char method[17];
-    char *target, *path, *authorization, *content_type; /* owned */
-    bool headed, handled, bodied;                       /* head read; head() was called; body complete */
+    char *target, *path, *authorization, *content_type, *host; /* owned */
+    bool headed, handled, bodied; /* head read; head() was called; body complete */
     bool expects_continue;
     int64_t body_bytes_max, drain_bytes;
     fl_buffer body;
-    bool queued; /* the library has the answer, and frees its body */
+    int64_t counted_bytes; /* of it, in the bound over all */
+    bool queued;           /* the library has the answer, and frees its body */
 
     pthread_mutex_t lock; /* guards what follows */
     bool answered;        /* `answer` is there */

@@ -23,7 +23,11 @@ typedef struct fl_log_field {
     bool real; /* shown with a fraction */
 } fl_log_field;
 
-#define FL_LOG_TEXT(key_, value_) ((fl_log_field){.key = (key_), .text = (value_) ? (value_) : ""})
+static inline const char *fl_log_text(const char *text) {
+    return text ? text : "";
+}
+
+#define FL_LOG_TEXT(key_, value_) ((fl_log_field){.key = (key_), .text = fl_log_text(value_)})
 #define FL_LOG_INT(key_, value_)  ((fl_log_field){.key = (key_), .number = (double)(value_)})
 #define FL_LOG_REAL(key_, value_) ((fl_log_field){.key = (key_), .number = (value_), .real = true})
 

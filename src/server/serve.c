@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/sha256.h"
+#include "server/allowed_host.h"
 #include "server/front.h"
 #include "server/notify.h"
 #include "server/route.h"
@@ -185,6 +186,9 @@ static fl_err open_parts(fl_serve *s, const fl_serve_options *o) {
     set_limits(f, o);
     set_fingerprint(f, &o->link.settings);
     FL_TRY(fl_auth_open(o->keys, o->n_keys, o->key_file, &f->auth));
+    f->check_host = !fl_auth_needed(f->auth) && fl_host_is_loopback(o->http.host);
+    f->hosts = o->hosts;
+    f->n_hosts = o->n_hosts;
     FL_TRY(open_text(f, o->link.settings.model_path));
     FL_TRY(fl_metrics_open(f->names[0], s->handlers, fl_routes_n, &f->metrics));
     if (o->log_fd >= 0)

@@ -15,7 +15,10 @@ typedef struct fl_serve_options {
     int n_names;
     const char *const *keys; /* [n_keys] of clients; with key_file NULL and none, everyone may */
     int n_keys;
-    const char *key_file; /* NULL = none */
+    const char *key_file;     /* NULL = none */
+    const char *const *hosts; /* [n_hosts] names that a Host may have, beside addresses and localhost, where
+                                 allowed_host.h restricts them */
+    int n_hosts;
     int64_t body_bytes_max;
     int32_t requests_max; /* answers in flight, running and queued */
     int64_t tokens_max;   /* prompt tokens in flight before their first token; 0 = as the engine has it */

@@ -84,7 +84,7 @@ static bool is_whole(reply *r) {
     if (r->whole) return true;
     char *end = strstr(r->text, "\r\n\r\n");
     if (!end || strncmp(r->text, "HTTP/1.", 7) != 0) return false;
-    int status = atoi(r->text + 9);
+    int status = (int)strtol(r->text + 9, NULL, 10);
     const char *length = reply_field(r, "Content-Length"), *coding = NULL;
     r->status = status;
     r->body = end + 4;

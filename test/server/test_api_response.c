@@ -307,17 +307,20 @@ static void small_bodies(void **state) {
     fl_buffer out;
     const int32_t tokens[] = {3, 1, 2};
     fl_buffer_init(&out, 4096);
-    fl_api_models_write("a\"b", 5, 4096, &out);
+    fl_api_model_write("a\"b", 5, 4096, &out);
+    fl_api_model_write("m", 5, 0, &out);
     fl_api_tokens_write(tokens, 3, 4096, &out);
     fl_api_tokens_write(tokens, 0, 4096, &out);
     fl_api_text_write("\xff\x7f", 2, &out);
     fl_buffer_add(&out, "", 1);
     assert_string_equal(
-        out.bytes, "{\"object\":\"list\",\"data\":[{\"id\":\"a\\\"b\",\"object\":\"model\",\"created\":5,"
-                   "\"owned_by\":\"firstlight\",\"max_model_len\":4096}]}"
-                   "{\"count\":3,\"max_model_len\":4096,\"tokens\":[3,1,2]}"
-                   "{\"count\":0,\"max_model_len\":4096,\"tokens\":[]}"
-                   "{\"prompt\":\"\xef\xbf\xbd\\u007f\"}");
+        out.bytes,
+        "{\"id\":\"a\\\"b\",\"object\":\"model\",\"created\":5,"
+        "\"owned_by\":\"firstlight\",\"max_model_len\":4096}"
+        "{\"id\":\"m\",\"object\":\"model\",\"created\":5,\"owned_by\":\"firstlight\",\"max_model_len\":null}"
+        "{\"count\":3,\"max_model_len\":4096,\"tokens\":[3,1,2]}"
+        "{\"count\":0,\"max_model_len\":4096,\"tokens\":[]}"
+        "{\"prompt\":\"\xef\xbf\xbd\\u007f\"}");
     fl_buffer_free(&out);
 }
 

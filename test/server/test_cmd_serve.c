@@ -53,7 +53,7 @@ static program start(const char *notify, const char *const *more) {
         got += (size_t)more_bytes;
         text[got] = '\0';
     }
-    p.port = atoi(strstr(text, "\"port\":") + 7);
+    p.port = (int32_t)strtol(strstr(text, "\"port\":") + 7, NULL, 10);
     return p;
 }
 
@@ -96,7 +96,7 @@ static int ask_long(int32_t port, int max_tokens) {
     int fd = http_connect(port);
     int head_n =
         snprintf(head, sizeof head,
-                 "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                 "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                  "Content-Length: %zu\r\n\r\n",
                  n);
     http_send(fd, head, (size_t)head_n);

@@ -77,6 +77,50 @@ static void keys_are_asked_for_everywhere_but_health(void **state) {
     unlink(path);
 }
 
+/* A page whose own name was pointed at 127.0.0.1 is not served; where keys are asked for, the name says nothing. */
+static void names_of_others_are_refused(void **state) {
+    static const char *const names[] = {"gpu-box"}, *const keys[] = {"k"};
+    const struct {
+        const char *host;
+        bool in;
+    } hosts[] = {{"localhost", true},
+                 {"LOCALHOST:8000", true},
+                 {"127.0.0.1:1", true},
+                 {"[::1]:8000", true},
+                 {"192.168.1.7", true},
+                 {"gpu-box:8000", true},
+                 {"evil.example", false},
+                 {"localhost.evil.example", false},
+                 {"127.0.0.1.evil.example", false},
+                 {"gpu-box2", false},
+                 {"[evil]", false},
+                 {":8000", false}};
+    fl_serve_options o;
+    char text[256];
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.hosts = names;
+    o.n_hosts = 1;
+    for (int with_keys = 0; with_keys < 2; with_keys++) {
+        o.keys = keys;
+        o.n_keys = with_keys;
+        fl_serve *server = stub_serve(&o);
+        for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
+            int n = snprintf(text, sizeof text,
+                             "GET /version HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer k\r\n\r\n",
+                             hosts[i].host);
+            int fd = http_connect(fl_serve_port(server));
+            http_send(fd, text, (size_t)n);
+            reply r = http_read(fd, 5);
+            if (r.status != (hosts[i].in || with_keys ? 200 : 403))
+                fail_msg("Host %s: %s", hosts[i].host, r.text);
+            reply_free(&r);
+            close(fd);
+        }
+        fl_serve_close(server);
+    }
+}
+
 static void bad_keys_do_not_start(void **state) {
     static const char *const bad[] = {"", "with blank"};
     fl_serve_options o;
@@ -105,8 +149,9 @@ static char *long_prompt(size_t n) {
 }
 
 static int send_chunked(int32_t port, const char *body) {
-    static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-                               "Transfer-Encoding: chunked\r\n\r\n";
+    static const char head[] =
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n";
     char size[32];
     size_t left = strlen(body);
     int fd = http_connect(port);
@@ -125,6 +170,13 @@ static int send_chunked(int32_t port, const char *body) {
     reply_free(&r);
     close(fd);
     return status;
+}
+
+/* An exchange may end a moment after its answer was read. */
+static void assert_no_bodies(int32_t port) {
+    double until_s = fl_now_s() + 5;
+    while (http_metric(port, "firstlight:http_body_bytes") != 0)
+        if (fl_now_s() > until_s) fail_msg("bodies are still counted");
 }
 
 static void bodies_have_a_bound(void **state) {
@@ -147,13 +199,14 @@ static void bodies_have_a_bound(void **state) {
         if (!right || !chunked_right) fail_msg("%zu bytes: %d, in chunks %d", cases[i].n, status, chunked);
         free(body);
     }
-    assert_true(http_metric(port, "firstlight:http_body_bytes") == 0);
+    assert_no_bodies(port);
     fl_serve_close(server);
 }
 
 static void all_bodies_together_have_a_bound(void **state) {
-    static const char head[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-                               "Content-Length: 50000\r\n\r\n";
+    static const char head[] =
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 50000\r\n\r\n";
     int fds[3];
     fl_serve_options o;
     (void)state;
@@ -180,14 +233,14 @@ static void all_bodies_together_have_a_bound(void **state) {
     }
     assert_int_equal(n_in, 2);
     assert_int_equal(n_refused, 1);
-    assert_true(http_metric(port, "firstlight:http_body_bytes") == 0);
+    assert_no_bodies(port);
     free(body);
     fl_serve_close(server);
 }
 
 static int ask_long(int32_t port) {
     static const char post[] =
-        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         "Content-Length: 31\r\n\r\n{\"prompt\":\"x\",\"max_tokens\":500}";
     int fd = http_connect(port);
     http_send(fd, post, sizeof post - 1);
@@ -268,7 +321,7 @@ static void a_long_predicted_wait_is_refused(void **state) {
     int32_t port = fl_serve_port(server);
     char *body = long_prompt(8000), text[16384];
     int n = snprintf(text, sizeof text,
-                     "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                      "Content-Length: %zu\r\n\r\n%s",
                      strlen(body), body);
     int fd = http_connect(port);
@@ -276,7 +329,7 @@ static void a_long_predicted_wait_is_refused(void **state) {
     wait_running(port, 1);
     reply r = http_post(port, "/v1/completions", body);
     assert_int_equal(r.status, 429);
-    assert_true(atoi(reply_field(&r, "Retry-After")) >= 10);
+    assert_true(strtol(reply_field(&r, "Retry-After"), NULL, 10) >= 10);
     reply_free(&r);
     assert_true(
         http_metric(
@@ -327,9 +380,10 @@ static void a_prompt_beyond_the_context_is_refused(void **state) {
 /* Kept open, and sent ahead: answers come in order. A head's length is counted for each request anew. */
 static void one_connection_serves_many(void **state) {
     static const char get[] =
-        "GET /version HTTP/1.1\r\nHost: a\r\nX-Long: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n";
-    static const char post[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-                               "Content-Length: 14\r\n\r\n{\"prompt\":\"x\"}";
+        "GET /version HTTP/1.1\r\nHost: localhost\r\nX-Long: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n";
+    static const char post[] =
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 14\r\n\r\n{\"prompt\":\"x\"}";
     fl_serve_options o;
     (void)state;
     stub_options(&o, plain_stub);
@@ -361,6 +415,7 @@ static void one_connection_serves_many(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_asked_for_everywhere_but_health),
+        cmocka_unit_test(names_of_others_are_refused),
         cmocka_unit_test(bad_keys_do_not_start),
         cmocka_unit_test(bodies_have_a_bound),
         cmocka_unit_test(all_bodies_together_have_a_bound),

@@ -29,10 +29,11 @@ static int ask(int32_t port, int64_t max_tokens, bool stream) {
     snprintf(body, sizeof body,
              "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":%lld,\"stream\":%s}",
              (long long)max_tokens, stream ? "true" : "false");
-    int n = snprintf(text, sizeof text,
-                     "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-                     "Content-Length: %zu\r\n\r\n%s",
-                     strlen(body), body);
+    int n =
+        snprintf(text, sizeof text,
+                 "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                 "Content-Length: %zu\r\n\r\n%s",
+                 strlen(body), body);
     int fd = http_connect(port);
     http_send(fd, text, (size_t)n);
     return fd;
@@ -155,9 +156,10 @@ static void a_reader_that_stalls_is_cut_off_alone(void **state) {
 static void half_open_connections_end_in_time(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, NULL};
     enum { N = 300 };
-    static const char post[] = "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-                               "Content-Length: 100\r\n\r\n{\"pro";
-    static const char *const begun[] = {"", "G", "GET /health HTTP/1.1\r\nHost: a\r\nX-A: ", post};
+    static const char post[] =
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 100\r\n\r\n{\"pro";
+    static const char *const begun[] = {"", "G", "GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: ", post};
     int fds[N];
     fl_serve_options o;
     (void)state;
@@ -189,7 +191,7 @@ static void half_open_connections_end_in_time(void **state) {
 static void a_dripping_head_ends_in_time(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, NULL};
     static const char head[] =
-        "GET /health HTTP/1.1\r\nHost: a\r\nX-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     fl_serve_options o;
     char byte;
     size_t n = 0;
@@ -246,7 +248,7 @@ static void a_drained_server_finishes_what_runs(void **state) {
     fl_serve_drain(server);
     /* A connection from before is told to go; a new one is not taken. */
     static const char post[] =
-        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         "Content-Length: 28\r\n\r\n{\"prompt\":\"x\",\"stream\":true}";
     http_send(kept, post, sizeof post - 1);
     reply r = http_read(kept, 5);
