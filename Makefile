@@ -21,7 +21,7 @@ run: build
 test: build
 	@script/test.sh $(BUILD)
 
-# OpenAI's client, the AI SDK, LangChain and curl against a real server; needs Node.js 20 or later.
+# OpenAI's client, the AI SDK, LangChain, curl and a browser against a real server; needs Node.js 20 or later.
 e2e: build
 	@script/setup.sh e2e
 	@script/e2e.sh $(BUILD)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Real clients from npm and curl against a real server with the bundled model:
+# Real clients from npm, curl and a browser (Chromium) against a real server with the bundled model:
 # e2e.sh BUILD. Needs Node.js 20 or later with npm, and curl; packages come from the npm registry as package-lock.json
 # pins them. Ends with a line 'N passed, N failed'.
 set -eu

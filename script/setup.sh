@@ -9,7 +9,7 @@ packages_of() {
         libzstd-dev libxxhash-dev libmicrohttpd-dev ;;
     check) echo clang-14 clang-tidy-14 clang-format-14 git ;;
     san) echo clang-14 libclang-rt-14-dev llvm-14 ;;
-    e2e) echo curl ;;
+    e2e) echo curl chromium ;;
     *) echo "setup.sh: no group '$1'" >&2; exit 2 ;;
     esac
 }

@@ -74,6 +74,7 @@ const fl_api_field fl_api_fields[] = {
     CODE("response_format", ANSWER, fl_api_read_response_format),
     BOOL("stream", ANSWER, stream),
     CODE("stream_options", ANSWER, fl_api_read_stream_options),
+    BOOL("timeline", ANSWER, timeline),
     INT("priority", ANSWER, INT32_MIN, INT32_MAX, priority),
     REAL("deadline_s", ANSWER, 0, 86400, deadline_s),
     REFUSED("echo", COMPLETION, "prompts are not repeated"),

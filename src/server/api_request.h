@@ -107,6 +107,7 @@ typedef struct fl_api_request {
     bool ignore_eos;
     char *json_schema; /* owned; NULL = free text, "" = any JSON object, else a schema's text */
     bool stream, include_usage;
+    bool timeline;     /* a stream tells where the time went, in a comment */
     int64_t priority;  /* lower is sooner */
     double deadline_s; /* 0 = none */
 } fl_api_request;

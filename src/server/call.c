@@ -196,6 +196,11 @@ static void on_event(void *context, const fl_event *event, const fl_mark *marks,
     note_progress(call, c, event);
     if (event->type == FL_EVENT_DONE)
         count_finish(call, c, event, marks, n_marks); /* before its reader can ask */
+    if (event->type == FL_EVENT_DONE && call->request.timeline && call->begun && !call->finished) {
+        fl_buffer_clear(&call->out);
+        fl_timeline_write(call, marks, n_marks, &call->out);
+        write_out(call, call->out.bytes, call->out.n);
+    }
     if (!call->finished && !call->gone) note_event(call, c->index, event);
     if (event->type == FL_EVENT_DONE) {
         c->done = true;

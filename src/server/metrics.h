@@ -5,6 +5,8 @@
 
 #include "base/buffer.h"
 
+#include <firstlight/firstlight.h>
+
 #include <stdint.h>
 
 typedef struct fl_metrics fl_metrics;

@@ -1,4 +1,4 @@
-#include "server/route.h"
+#include "server/page.h"
 
 #include <string.h>
 
@@ -12,6 +12,11 @@ const fl_route fl_routes[] = {
     {"GET", "/ready", 0, 0, fl_handle_ready, NULL},
     {"GET", "/metrics", 0, 0, fl_handle_metrics, NULL},
     {"GET", "/version", 0, 0, fl_handle_version, NULL},
+    {"GET", "/", FL_ROUTE_OPEN, 0, NULL, &fl_asset_page_html},
+    {"GET", "/page.css", FL_ROUTE_OPEN, 0, NULL, &fl_asset_page_css},
+    {"GET", "/page.js", FL_ROUTE_OPEN, 0, NULL, &fl_asset_page_js},
+    {"GET", "/uplot.js", FL_ROUTE_OPEN, 0, NULL, &fl_asset_uplot_js},
+    {"GET", "/uplot.css", FL_ROUTE_OPEN, 0, NULL, &fl_asset_uplot_css},
 };
 const int fl_routes_n = sizeof fl_routes / sizeof fl_routes[0];
 

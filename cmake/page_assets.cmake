@@ -1,0 +1,30 @@
+# Writes a C file with the page's files as arrays: cmake -DOUT=F -DPAGE=FOLDER -DPLOTS=FOLDER -P page_assets.cmake. PLOTS is
+# empty where uPlot could not be fetched; the page then says so.
+function(asset name type file)
+  set(bytes "")
+  if(file)
+    file(READ "${file}" hex HEX)
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+    string(REGEX REPLACE "(................................................................................)" "\\1\n"
+           bytes "${bytes}")
+  else()
+    set(bytes "'\\n',")
+  endif()
+  string(APPEND text "static const unsigned char ${name}_bytes[] = {\n${bytes}\n};\n"
+         "const fl_asset fl_asset_${name} = {\"${type}\", ${name}_bytes, sizeof ${name}_bytes, FL_PAGE_POLICY};\n\n")
+  set(text "${text}" PARENT_SCOPE)
+endfunction()
+
+set(text "/* Made of src/server/page by cmake/page_assets.cmake. */\n#include \"server/page.h\"\n\n")
+set(plots_js "")
+set(plots_css "")
+if(PLOTS)
+  set(plots_js "${PLOTS}/uPlot.iife.min.js")
+  set(plots_css "${PLOTS}/uPlot.min.css")
+endif()
+asset(page_html "text/html; charset=utf-8" "${PAGE}/index.html")
+asset(page_css "text/css; charset=utf-8" "${PAGE}/page.css")
+asset(page_js "text/javascript; charset=utf-8" "${PAGE}/page.js")
+asset(uplot_js "text/javascript; charset=utf-8" "${plots_js}")
+asset(uplot_css "text/css; charset=utf-8" "${plots_css}")
+file(WRITE "${OUT}" "${text}")
