@@ -107,6 +107,7 @@ static const field_row rows[] = {
     {.name = "response_format", .good = "an"},
     {.name = "stream", .good = "antf"},
     {.name = "stream_options", .good = "ano", .base = "\"stream\":true,"},
+    {.name = "timeline", .good = "antf"},
     {.name = "priority", .good = "an-01"},
     {.name = "deadline_s", .good = "an01r"},
     {.name = "echo", .good = "anfel"},
