@@ -7,8 +7,9 @@
  *   array   u64 count, then items, zeros up to a multiple of 8
  *
  * Which fields a body has is one table for each struct (wire.c): a new member of fl_settings, fl_request_params,
- * fl_event, fl_engine_info, fl_engine_load or fl_meters is one more line there. The other side is a process that may be broken:
- * every length, count, number and text is checked against its table before anything is used. */
+ * fl_event, fl_engine_info, fl_engine_load or fl_meters is one more line there. The other side is a process
+ * that may be broken: every length, count, number and text is checked against its table before anything is
+ * used. */
 #ifndef FL_SERVER_WIRE_H
 #define FL_SERVER_WIRE_H
 

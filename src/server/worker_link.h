@@ -1,6 +1,6 @@
-/* The front's link to its worker: a child process that holds the engine. The front has no model in its memory and no GPU
- * context, so a worker that dies of a bad kernel, of memory or of a lost device takes no connection with it: the link
- * ends what was running with a named error and starts the next worker.
+/* The front's link to its worker: a child process that holds the engine. The front has no model in its memory
+ * and no GPU context, so a worker that dies of a bad kernel, of memory or of a lost device takes no connection
+ * with it: the link ends what was running with a named error and starts the next worker.
  *
  *   front process                                    worker process (server/worker_main.h)
  *   callers --submit--> queue --link thread--=socket=-- reader --> fl_submit
@@ -78,10 +78,10 @@ typedef struct fl_link_status {
  * child, so SIGCHLD must not be ignored. On success the caller owns *out. */
 fl_err fl_worker_link_open(const fl_link_options *options, fl_worker_link **out);
 
-/* Queues a request for the worker; params are copied. On success `on_event` gets its events until DONE, the first perhaps
- * before this returns. What the engine refuses (FL_ERR_INVALID, _LIMIT, _AGAIN) comes as DONE with FL_FINISH_ERROR.
- * FL_ERR_AGAIN: the worker is not ready, or too much is in flight. FL_ERR_UNSUPPORTED: on_logits. After
- * FL_LINK_FAILED: the code and words of that failure. */
+/* Queues a request for the worker; params are copied. On success `on_event` gets its events until DONE, the
+ * first perhaps before this returns. What the engine refuses (FL_ERR_INVALID, _LIMIT, _AGAIN) comes as DONE
+ * with FL_FINISH_ERROR. FL_ERR_AGAIN: the worker is not ready, or too much is in flight. FL_ERR_UNSUPPORTED:
+ * on_logits. After FL_LINK_FAILED: the code and words of that failure. */
 fl_err fl_worker_link_submit(fl_worker_link *link, const fl_request_params *params,
                              fl_link_event_fn *on_event, void *context, uint64_t *id);
 
@@ -94,7 +94,8 @@ void fl_worker_link_status(fl_worker_link *link, fl_link_status *out);
  * unknown. */
 double fl_link_prefill_s(const fl_engine_load *load, int64_t n_tokens);
 
-/* Ends what is in flight (DONE, FL_FINISH_CANCELLED), the worker, and the link. NULL is fine. Not from an event function. */
+/* Ends what is in flight (DONE, FL_FINISH_CANCELLED), the worker, and the link. NULL is fine. Not from an
+ * event function. */
 void fl_worker_link_close(fl_worker_link *link);
 
 #endif

@@ -119,8 +119,8 @@ static int64_t steps(fl_engine *e) {
     return load.n_steps;
 }
 
-/* A queued request is cancelled while others are being read: it is done before the next step, which its end must not wait
- * for. Steps take 0.1 s; a slow machine may see one pass by chance, but not always. */
+/* A queued request is cancelled while others are being read: it is done before the next step, which its end
+ * must not wait for. Steps take 0.1 s; a slow machine may see one pass by chance, but not always. */
 static bool close_waits(fl_engine *e, const golden *g) {
     asked a[3] = {{0}};
     fl_request *r[3];

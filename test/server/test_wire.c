@@ -1,5 +1,5 @@
-/* Messages between front and worker: what is written is read back member by member, and what is cut, longer, out of range
- * or no message is refused. */
+/* Messages between front and worker: what is written is read back member by member, and what is cut, longer,
+ * out of range or no message is refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
