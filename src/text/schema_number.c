@@ -50,7 +50,7 @@ static bool free_take(fl_schema_frame *f, uint8_t byte) {
 
 /* --- within bounds -------------------------------------------------------------------------------------------- */
 
-static int stand(int before, uint8_t digit, const char *bound, int n_bound, int at) {
+static int stand(int before, int digit, const char *bound, int n_bound, int at) {
     int other = at < n_bound ? bound[at] : '0';
     if (before != EQUAL || digit == other) return before;
     return digit < other ? LESS : MORE;
@@ -86,7 +86,7 @@ static int digits_max(bool integer) {
 
 /* How a number of `whole` digits stands to the bounds when one more digit comes behind its point. */
 static bool is_next_live(const fl_schema_side *side, int to_lower, int to_upper, int whole, int n) {
-    for (uint8_t digit = '0'; digit <= '9'; digit++) {
+    for (int digit = '0'; digit <= '9'; digit++) {
         int low = stand(to_lower, digit, side->lower.fraction, side->lower.n_fraction, n);
         int high = stand(to_upper, digit, side->upper.fraction, side->upper.n_fraction, n);
         if (is_live(side->live_fraction[whole][n + 1], low, high)) return true;
@@ -97,7 +97,7 @@ static bool is_next_live(const fl_schema_side *side, int to_lower, int to_upper,
 static bool is_whole_live(const fl_schema_side *side, int to_lower, int to_upper, int n, int n_max) {
     int low = stand_whole(to_lower, n, &side->lower), high = stand_whole(to_upper, n, &side->upper);
     if (is_live(side->live_fraction[n][0], low, high)) return true;
-    for (uint8_t digit = '0'; digit <= '9' && n < n_max; digit++) {
+    for (int digit = '0'; digit <= '9' && n < n_max; digit++) {
         low = stand(to_lower, digit, side->lower.whole, side->lower.n_whole, n);
         high = stand(to_upper, digit, side->upper.whole, side->upper.n_whole, n);
         if (is_live(side->live_whole[n + 1], low, high)) return true;
@@ -191,9 +191,9 @@ static bool bound_may_end(const fl_schema_bounds *b, const fl_schema_frame *f) {
 
 /* Behind a minus some digit must be able to follow. */
 static bool is_sign_live(const fl_schema_bounds *b) {
-    for (uint8_t digit = '0'; digit <= '9'; digit++) {
+    for (int digit = '0'; digit <= '9'; digit++) {
         fl_schema_frame f = {.at = SIGN_BIT};
-        if (bound_first(&b->side[1], &f, digit)) return true;
+        if (bound_first(&b->side[1], &f, (uint8_t)digit)) return true;
     }
     return false;
 }

@@ -106,6 +106,13 @@ static bool read_token(const char **text, char *out) {
     return true;
 }
 
+static const json_t *child_named(const json_t *parent, const char *token) {
+    if (json_is_object(parent)) return json_object_get(parent, token);
+    bool number = token[0] && strspn(token, "0123456789") == strlen(token);
+    return number ? json_array_get(parent, (size_t)strtoul(token, NULL, 10))
+                  : NULL; /* NULL if it is no array */
+}
+
 fl_err fl_schema_resolve(fl_schema_build *b, const json_t *schema, const char *reference,
                          const json_t **out) {
     char token[TOKEN_BYTES];
@@ -116,11 +123,7 @@ fl_err fl_schema_resolve(fl_schema_build *b, const json_t *schema, const char *r
                               "only \"#\" and \"#/...\", found \"%.64s\"", reference);
     while (*text && at) {
         text++;
-        if (!read_token(&text, token)) at = NULL;
-        else if (json_is_object(at)) at = json_object_get(at, token);
-        else if (json_is_array(at) && token[0] >= '0' && token[0] <= '9')
-            at = json_array_get(at, (size_t)strtoul(token, NULL, 10));
-        else at = NULL;
+        at = read_token(&text, token) ? child_named(at, token) : NULL;
     }
     if (!json_is_object(at) && !json_is_boolean(at))
         return FL_SCHEMA_FAIL(b, FL_ERR_INVALID, schema, "$ref", "no schema at \"%.64s\"", reference);

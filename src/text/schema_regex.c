@@ -229,7 +229,7 @@ static fl_err parse_escape(parsing *p, int *code) {
     }
     const char *letter = c ? strchr(LETTERS, c) : NULL;
     if (letter) {
-        *code = CODES[letter - LETTERS];
+        *code = (uint8_t)CODES[letter - LETTERS];
         return FL_ERR_OK;
     }
     if (c == 'x' || c == 'u') return parse_hex(p, c == 'x' ? 2 : 4, code);

@@ -173,8 +173,8 @@ static fl_err make_side(fl_schema_build *b, const bound *near, const bound *far,
 static bool may_begin(const fl_schema *s, const fl_schema_node *node) {
     fl_schema_frame f;
     if (fl_schema_number_begin(s, node, '-', &f)) return true;
-    for (uint8_t digit = '0'; digit <= '9'; digit++)
-        if (fl_schema_number_begin(s, node, digit, &f)) return true;
+    for (int digit = '0'; digit <= '9'; digit++)
+        if (fl_schema_number_begin(s, node, (uint8_t)digit, &f)) return true;
     return false;
 }
 

@@ -13,12 +13,12 @@
 
 #include "text/json_validator.h"
 
-enum { TEXT_BYTES = 8192, TOKENS = 300 };
+enum { TEXT_BYTES = 8192, TOKENS = 160, DRAWN = 4 };
 
 static const char PROMPT[] =
     "The capital of France is Paris. Tell me about the city, its people and its river.";
 static const char RECORD[] =
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},"
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},"
     "\"population\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":99999999},"
     "\"kind\":{\"enum\":[\"city\",\"village\"]},\"share\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1},"
     "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^[a-z]{1,8}$\"},\"maxItems\":"
@@ -63,8 +63,8 @@ static void hear(fl_request *r, told *out) {
 
 /* Several requests in one batch, each in a session of its own. */
 static void ask_together(fl_engine *e, const fl_request_params *params, int n, told *out) {
-    fl_session *sessions[8] = {0};
-    fl_request *requests[8] = {0};
+    fl_session *sessions[DRAWN] = {0};
+    fl_request *requests[DRAWN] = {0};
     for (int i = 0; i < n; i++) {
         assert_int_equal(fl_session_open(e, &sessions[i]), FL_ERR_OK);
         if (fl_submit(sessions[i], &params[i], &requests[i]) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
@@ -125,20 +125,20 @@ static void answers_are_valid_and_the_same_in_any_batch(void **state) {
 }
 
 static void drawn_answers_are_valid_too(void **state) {
-    static told answers[8];
+    static told answers[DRAWN];
     fl_engine *e = *state;
     int32_t *ids;
     int64_t n;
-    fl_request_params params[8];
+    fl_request_params params[DRAWN];
     assert_int_equal(fl_tokenize(e, PROMPT, strlen(PROMPT), false, &ids, &n), FL_ERR_OK);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < DRAWN; i++) {
         params[i] = params_of(RECORD, ids, n);
-        params[i].sampling.temperature = i < 4 ? 1 : 10;
+        params[i].sampling.temperature = i < DRAWN / 2 ? 1 : 10;
         params[i].sampling.seed = (uint64_t)i;
         params[i].min_tokens = 5;
     }
-    ask_together(e, params, 8, answers);
-    for (int i = 0; i < 8; i++) check_valid(RECORD, &answers[i]);
+    ask_together(e, params, DRAWN, answers);
+    for (int i = 0; i < DRAWN; i++) check_valid(RECORD, &answers[i]);
     free(ids);
 }
 
