@@ -15,7 +15,7 @@
 
 #include "support/asking.h"
 
-enum { CTX = 8192, LONG = 4000, MIDDLE = 2000, SHORT = 200 };
+enum { CTX = 8192, LONG = 2400, MIDDLE = 2000, SHORT = 200 };
 
 static double now_s(void) {
     struct timespec t;
@@ -126,18 +126,19 @@ static void a_question_passes_a_long_prompt(void **state) {
 
 static void equal_prompts_take_no_longer_together_and_equal_documents_are_read_once(void **state) {
     (void)state;
-    int32_t *one = random_ids(3, MIDDLE), *other = random_ids(4, MIDDLE);
+    enum { EACH = 1000 };
+    int32_t *one = random_ids(3, EACH), *other = random_ids(4, EACH);
     fl_engine *e = open_with(NULL);
-    answer alone = ask(e, one, MIDDLE, -1);
+    answer alone = ask(e, one, EACH, -1);
     fl_engine_close(e);
     e = open_with(NULL);
-    running a = start(e, one, MIDDLE), b = start(e, other, MIDDLE), again = start(e, one, MIDDLE);
+    running a = start(e, one, EACH), b = start(e, other, EACH), again = start(e, one, EACH);
     answer first = end(&a), second = end(&b), third = end(&again);
     print_message("alone %.3f s; three at once, two of them the same: %.3f, %.3f, %.3f s\n", alone.ttft_s,
                   first.ttft_s, second.ttft_s, third.ttft_s);
     assert_same(&first, &alone);
     assert_same(&third, &alone);
-    assert_int_equal(third.cached, (MIDDLE - 1) / 64 * 64);
+    assert_int_equal(third.cached, (EACH - 1) / 64 * 64);
     fl_engine_close(e);
     free(one);
     free(other);
@@ -216,10 +217,10 @@ static void an_answer_goes_on_between_the_layers_of_a_prompt(void **state) {
 static void priorities_decide_among_those_that_wait(void **state) {
     (void)state;
     int32_t *ids[3];
-    for (uint32_t i = 0; i < 3; i++) ids[i] = random_ids(10 + i, MIDDLE);
+    for (uint32_t i = 0; i < 3; i++) ids[i] = random_ids(10 + i, 1000);
     fl_engine *e = open_with(use_short_steps);
-    running first = start_with(e, ids[0], MIDDLE, 0, 0), low = start_with(e, ids[1], MIDDLE, 7, 0),
-            high = start_with(e, ids[2], MIDDLE, -7, 0);
+    running first = start_with(e, ids[0], 1000, 0, 0), low = start_with(e, ids[1], 1000, 7, 0),
+            high = start_with(e, ids[2], 1000, -7, 0);
     answer a = end(&high), b = end(&first), c = end(&low);
     assert_true(a.n == ANSWER && b.n == ANSWER && c.n == ANSWER);
     assert_true(high.first_s < first.first_s);
