@@ -39,6 +39,14 @@ static fl_err run_once(fl_bench *b, fl_session *session, const int32_t *tokens, 
     return err;
 }
 
+/* One more run for --trace. */
+static fl_err run_traced(fl_bench *b, fl_session *session, const int32_t *tokens, double *token_s) {
+    FL_TRY(fl_engine_trace_start(b->engine, 0));
+    fl_err err = run_once(b, session, tokens, token_s);
+    fl_engine_trace_stop(b->engine);
+    return err;
+}
+
 /* On a device ops are not timed in the runs that count, since each would get its marks, and none be part of a graph:
  * one more run does it. all_s: of the tokens whose ops were timed. */
 static fl_err run_all(fl_bench *b, fl_session *session, const int32_t *tokens, double *times_s,
@@ -49,6 +57,7 @@ static fl_err run_all(fl_bench *b, fl_session *session, const int32_t *tokens, d
     double token_s = 0;
     *all_s = 0;
     if (be->device) fl_timed_watch(be, false);
+    fl_engine_trace_stop(b->engine);
     err = run_once(b, session, tokens, &token_s);
     fl_timed_reset(b->timed);
     for (int32_t i = 0; i < o->runs && err == FL_ERR_OK; i++) {
@@ -57,6 +66,10 @@ static fl_err run_all(fl_bench *b, fl_session *session, const int32_t *tokens, d
     }
     fl_engine_get_info(b->engine, &b->info);
     fl_engine_get_meters(b->engine, &b->meters);
+    if (err == FL_ERR_OK && o->trace) {
+        err = run_traced(b, session, tokens, &token_s);
+        *all_s += token_s * (double)o->new_tokens;
+    }
     if (!be->device) return err;
     fl_timed_reset(b->timed);
     fl_timed_watch(be, true);

@@ -301,7 +301,7 @@ static void wrong_command_lines_exit_with_2(void **state) {
     expect_code(&r, 2);
     expect_in(r.err, "expected a question");
     drop(r);
-    r = RUN("serve", MODEL);
+    r = RUN("ponder", MODEL);
     expect_code(&r, 2);
     expect_in(r.err, "expected one of: run, chat");
     drop(r);
