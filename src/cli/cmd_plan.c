@@ -172,9 +172,6 @@ static fl_err read_box(const fl_options *o, fl_plan_report *r) {
                       .layout = o->layout};
     if (r->box.fp8_attention && machine.kind->fp8_flops_per_s == 0)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "--attention fp8: %s has no units for fp8", machine.kind->name);
-    if (strncmp(o->policy, "blocks", 6) == 0 && o->context > FL_ATTN_LIST_TOKENS_MAX)
-        return FL_FAIL(FL_ERR_INVALID, "--context: lists of --policy blocks reach %d tokens, found %lld",
-                       FL_ATTN_LIST_TOKENS_MAX, (long long)o->context);
     fl_box_set_rates(&r->box);
     return o->ttft ? parse_time(o->ttft, &r->goal_s) : FL_ERR_OK;
 }
@@ -189,6 +186,21 @@ static fl_err read_pd(const fl_options *o, fl_plan_report *r) {
             "--prefill-gpus, --decode-gpus: expected two numbers from 1 that add up to the %d of --gpus, "
             "found %lld and %lld",
             r->box.n_gpus, (long long)o->prefill_gpus, (long long)o->decode_gpus);
+    return FL_ERR_OK;
+}
+
+static fl_err check_prompt(const fl_options *o) {
+    if (strncmp(o->policy, "blocks", 6) == 0 && o->context > FL_ATTN_LIST_TOKENS_MAX)
+        return FL_FAIL(FL_ERR_INVALID, "--context: lists of --policy blocks reach %d tokens, found %lld",
+                       FL_ATTN_LIST_TOKENS_MAX, (long long)o->context);
+    if (o->density && strncmp(o->policy, "blocks", 6) != 0)
+        return FL_FAIL(FL_ERR_INVALID, "--density: expected --policy blocks, found %s", o->policy);
+    if (o->question > o->context)
+        return FL_FAIL(FL_ERR_INVALID, "--question: expected at most the %lld of --context, found %lld",
+                       (long long)o->context, (long long)o->question);
+    if (o->cached >= o->context)
+        return FL_FAIL(FL_ERR_INVALID, "--cached: expected fewer than the %lld of --context, found %lld",
+                       (long long)o->context, (long long)o->cached);
     return FL_ERR_OK;
 }
 
@@ -235,9 +247,7 @@ static fl_err plan(const fl_options *o, fl_plan_report *r) {
     r->model = o->plan_shape ? o->plan_shape : o->operands.n > 0 ? o->operands.items[0] : "";
     FL_TRY(read_box(o, r));
     FL_TRY(read_pd(o, r));
-    if (o->cached >= o->context)
-        return FL_FAIL(FL_ERR_INVALID, "--cached: expected fewer than the %lld of --context, found %lld",
-                       (long long)o->context, (long long)o->cached);
+    FL_TRY(check_prompt(o));
     FL_TRY(open_side(o, &r->box, &as_asked, &r->sides[r->n_sides++]));
     if (!o->plan_shape)
         r->positions = fl_rope_positions(&r->sides[0].config, &r->sides[0].attending.extension);
