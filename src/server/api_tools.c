@@ -99,11 +99,15 @@ static json_t *parameters_of(const fl_api_request *r, size_t i) {
     return json_is_object(parameters) ? json_incref(parameters) : json_pack("{s:s}", "type", "object");
 }
 
-/* {"name": this one, "arguments": under its parameters}; NULL without memory. */
+/* {"name": this one, "arguments": under its parameters}; NULL without memory. An $id keeps references inside of the
+ * parameters. */
 static json_t *call_schema(const fl_api_request *r, size_t i) {
-    json_t *name = json_object_get(fl_api_tool(r, i), "name");
+    json_t *name = json_object_get(fl_api_tool(r, i), "name"), *all = parameters_of(r, i);
+    json_t *parameters = json_copy(all);
+    json_decref(all);
+    if (!json_object_get(parameters, "$id")) json_object_set(parameters, "$id", name);
     return json_pack("{s:s, s:{s:{s:[O]}, s:o}, s:[s, s], s:b}", "type", "object", "properties", "name",
-                     "enum", name, "arguments", parameters_of(r, i), "required", "name", "arguments",
+                     "enum", name, "arguments", parameters, "required", "name", "arguments",
                      "additionalProperties", 0);
 }
 

@@ -4,7 +4,8 @@
  * What a schema may say (JSON Schema 2020-12 and draft 7, where they agree):
  *   type (one or several), enum, const, properties, required, additionalProperties, items, prefixItems, minItems,
  *   maxItems, minLength, maxLength, pattern, minimum, maximum, exclusiveMinimum, exclusiveMaximum, anyOf, oneOf (as
- *   anyOf), allOf, $ref to "#" or a JSON pointer "#/...", true and false as schemas.
+ *   anyOf), allOf, $ref to "#" or a JSON pointer "#/..." (in the nearest schema around it that has an $id, else in
+ *   the whole), true and false as schemas.
  * Keywords that only describe (title, description, default, format, ...) and unknown ones say nothing. Those that
  * restrict in another way (not, if, patternProperties, ...) are refused by name.
  *

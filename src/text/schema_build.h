@@ -16,6 +16,7 @@ enum {
     FL_SCHEMA_SLOTS = 4 * FL_SCHEMA_CHOICES_MAX,
     FL_SCHEMA_WORK_MAX = 4 << 20, /* keywords looked at */
     FL_SCHEMA_DFA_STATES_MAX = 16384,
+    FL_SCHEMA_REFERENCES_MAX = 16384,
 };
 
 /* One schema of a list. */
@@ -38,6 +39,11 @@ typedef struct fl_schema_pending {
     uint32_t first_part, n_parts; /* of parts: choices it is between, beside its own nodes */
 } fl_schema_pending;
 
+/* A schema with a $ref, inside of one with an $id. */
+typedef struct fl_schema_reference {
+    const json_t *schema, *resource;
+} fl_schema_reference;
+
 typedef struct fl_schema_build {
     fl_schema *out;
     const json_t *root;
@@ -48,7 +54,8 @@ typedef struct fl_schema_build {
     uint32_t *hashes;           /* [FL_SCHEMA_CHOICES_MAX] */
     uint32_t *marks;            /* [FL_SCHEMA_NODES_MAX + FL_SCHEMA_CHOICES_MAX] who saw it last */
     fl_schema_pattern patterns[FL_SCHEMA_DFAS_MAX]; /* of the tables that there are */
-    uint32_t n_items, n_parts, n_dfa_states;
+    fl_schema_reference *references;                /* [FL_SCHEMA_REFERENCES_MAX] sorted */
+    uint32_t n_items, n_parts, n_dfa_states, n_references;
     int64_t work;
     int64_t pattern_work; /* left for patterns */
 } fl_schema_build;
@@ -59,7 +66,9 @@ typedef struct fl_schema_build {
 fl_err fl_schema_fail(fl_schema_build *b, fl_err code, const json_t *at, const char *keyword,
                       const char *format, ...) FL_PRINTF(5, 6);
 
-/* schema_place.c: what "#..." refers to. */
+/* schema_place.c: what "#..." refers to: a place in the root, or in the nearest schema around with an $id. Call
+ * fl_schema_find_references first. */
+fl_err fl_schema_find_references(fl_schema_build *b);
 fl_err fl_schema_resolve(fl_schema_build *b, const json_t *schema, const char *reference, const json_t **out);
 
 /* schema_link.c, once all choices are made: choices between choices become choices between nodes; heights. */

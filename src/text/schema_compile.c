@@ -222,6 +222,7 @@ static fl_err make_all(fl_schema_build *b) {
     fl_schema_list list = {0};
     if (!json_is_object(b->root) && !json_is_boolean(b->root))
         return FL_FAIL(FL_ERR_INVALID, "json_schema: expected an object, true or false");
+    FL_TRY(fl_schema_find_references(b));
     FL_TRY(fl_schema_list_add(b, &list, b->root, NULL));
     FL_TRY(fl_schema_list_choice(b, &list, &b->out->root));
     for (uint32_t i = 0; i < b->out->n_choices; i++) FL_TRY(make_choice(b, i));
@@ -249,10 +250,12 @@ static fl_err reserve(fl_schema_build *b) {
     b->parts = malloc(FL_SCHEMA_LINKS_MAX * sizeof *b->parts);
     b->slots = malloc(FL_SCHEMA_SLOTS * sizeof *b->slots);
     b->hashes = malloc(FL_SCHEMA_CHOICES_MAX * sizeof *b->hashes);
+    b->references = malloc(FL_SCHEMA_REFERENCES_MAX * sizeof *b->references);
     b->marks = calloc(FL_SCHEMA_NODES_MAX + FL_SCHEMA_CHOICES_MAX, sizeof *b->marks);
     bool out =
         s->nodes && s->choices && s->links && s->properties && s->word_sets && s->words && s->text && s->dfas;
-    if (!out || !s->bounds || !b->items || !b->pending || !b->parts || !b->slots || !b->hashes || !b->marks)
+    if (!out || !s->bounds || !b->items || !b->pending || !b->parts || !b->slots || !b->hashes ||
+        !b->references || !b->marks)
         return FL_FAIL(FL_ERR_NOMEM, "json_schema");
     memset(b->slots, 0xff, FL_SCHEMA_SLOTS * sizeof *b->slots);
     return FL_ERR_OK;
@@ -311,6 +314,7 @@ fl_err fl_schema_compile(const char *text, fl_schema **out) {
     free(b.parts);
     free(b.slots);
     free(b.hashes);
+    free(b.references);
     free(b.marks);
     return err;
 }

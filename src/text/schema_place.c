@@ -6,13 +6,13 @@
 
 #include "text/schema_build.h"
 
-enum { DEPTH_MAX = 512, POINTER_BYTES = 256, TOKEN_BYTES = 1024 };
+enum { DEPTH_MAX = 2048 /* jansson's */, POINTER_BYTES = 256, TOKEN_BYTES = 1024 };
 
 /* One open container of the walk. */
 typedef struct place {
-    const json_t *value;
-    void *iterator; /* objects */
-    size_t index;   /* arrays: of the next */
+    const json_t *value, *resource; /* what "#" means in it */
+    void *iterator;                 /* objects */
+    size_t index;                   /* arrays: of the next */
 } place;
 
 static void append(char *out, size_t *n, const char *text) {
@@ -106,6 +106,56 @@ static bool read_token(const char **text, char *out) {
     return true;
 }
 
+/* Notes where "#" means another schema than the root. */
+static fl_err note_reference(fl_schema_build *b, const json_t *schema, const json_t *resource) {
+    if (resource == b->root || !json_object_get(schema, "$ref")) return FL_ERR_OK;
+    if (b->n_references == FL_SCHEMA_REFERENCES_MAX)
+        return FL_FAIL(FL_ERR_LIMIT, "json_schema: more than %d references below $id",
+                       FL_SCHEMA_REFERENCES_MAX);
+    b->references[b->n_references++] = (fl_schema_reference){schema, resource};
+    return FL_ERR_OK;
+}
+
+static fl_err note_all(fl_schema_build *b, place *stack) {
+    int depth = 0;
+    stack[depth++] = (place){.value = b->root, .resource = b->root};
+    FL_TRY(note_reference(b, b->root, b->root));
+    while (depth > 0) {
+        const place *p = &stack[depth - 1];
+        const json_t *child = next_child(&stack[depth - 1]), *resource = p->resource;
+        if (!child) {
+            depth--;
+        } else if ((json_is_object(child) || json_is_array(child)) && depth < DEPTH_MAX) {
+            if (json_is_string(json_object_get(child, "$id"))) resource = child;
+            FL_TRY(note_reference(b, child, resource));
+            stack[depth++] = (place){.value = child, .resource = resource};
+        }
+    }
+    return FL_ERR_OK;
+}
+
+static int by_schema(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const fl_schema_reference *)a)->schema;
+    uintptr_t y = (uintptr_t)((const fl_schema_reference *)b)->schema;
+    return x < y ? -1 : x > y;
+}
+
+fl_err fl_schema_find_references(fl_schema_build *b) {
+    place *stack = calloc(DEPTH_MAX, sizeof *stack);
+    if (!stack) return FL_FAIL(FL_ERR_NOMEM, "json_schema");
+    fl_err err = note_all(b, stack);
+    free(stack);
+    if (b->n_references > 0) qsort(b->references, b->n_references, sizeof *b->references, by_schema);
+    return err;
+}
+
+static const json_t *resource_of(const fl_schema_build *b, const json_t *schema) {
+    const fl_schema_reference key = {schema, NULL}, *found = NULL;
+    if (b->n_references > 0)
+        found = bsearch(&key, b->references, b->n_references, sizeof *b->references, by_schema);
+    return found ? found->resource : b->root;
+}
+
 static const json_t *child_named(const json_t *parent, const char *token) {
     if (json_is_object(parent)) return json_object_get(parent, token);
     bool number = token[0] && strspn(token, "0123456789") == strlen(token);
@@ -116,7 +166,7 @@ static const json_t *child_named(const json_t *parent, const char *token) {
 fl_err fl_schema_resolve(fl_schema_build *b, const json_t *schema, const char *reference,
                          const json_t **out) {
     char token[TOKEN_BYTES];
-    const json_t *at = b->root;
+    const json_t *at = resource_of(b, schema);
     const char *text = reference + 1;
     if (reference[0] != '#' || (*text && *text != '/'))
         return FL_SCHEMA_FAIL(b, FL_ERR_UNSUPPORTED, schema, "$ref",

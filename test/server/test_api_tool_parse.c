@@ -148,10 +148,10 @@ static void a_forced_call_is_all_arguments(void **state) {
     r = request_of("\"required\"");
     assert_string_equal(r.json_schema,
                         "{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"name\":{\"enum\":[\"f\"]},"
-                        "\"arguments\":{\"type\":\"object\"}},"
+                        "\"arguments\":{\"type\":\"object\",\"$id\":\"f\"}},"
                         "\"required\":[\"name\",\"arguments\"],\"additionalProperties\":false},"
                         "{\"type\":\"object\",\"properties\":{\"name\":{\"enum\":[\"g\"]},\"arguments\":{"
-                        "\"type\":\"object\"}},"
+                        "\"type\":\"object\",\"$id\":\"g\"}},"
                         "\"required\":[\"name\",\"arguments\"],\"additionalProperties\":false}]}");
     check(&r, "{\"name\":\"g\",\"arguments\":{}}", 4, "[g|{}]");
     fl_api_request_free(&r);

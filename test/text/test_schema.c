@@ -228,6 +228,11 @@ static const example REFERENCES[] = {
     {"{\"$ref\":\"#/$defs/a\"" DEFS("a", "{\"anyOf\":[{\"$ref\":\"#/$defs/a\"},{\"type\":\"null\"}]}"),
      {"null"},
      {"1", ""}},
+    {"{\"properties\":{\"a\":{\"$id\":\"t\",\"items\":{\"$ref\":\"#/$defs/"
+     "x\"},\"$defs\":{\"x\":{\"const\":1}}},"
+     "\"b\":{\"$ref\":\"#/$defs/x\"}},\"type\":\"object\",\"$defs\":{\"x\":{\"const\":2}}}",
+     {"{\"a\":[1],\"b\":2}"},
+     {"{\"a\":[2]}", "{\"b\":1}"}},
     {"{\"allOf\":[{\"$ref\":\"#/$defs/x\"},{\"$ref\":\"#/$defs/x\"}]" DEFS("x", "{\"type\":\"null\"}"),
      {"null"},
      {"1"}},
