@@ -310,6 +310,7 @@ static void submit_all(fl_call *call, int64_t ctx_tokens) {
     fl_api_error error;
     fl_err err = FL_ERR_OK;
     int32_t n = 0;
+    call->submitted_s = fl_now_s(); /* before any event of it */
     list_add(call);
     fl_http_hold(call->exchange); /* the last event may come before this function ends */
     while (n < call->n_choices && (err = submit(call, &call->choices[n], ctx_tokens)) == FL_ERR_OK) n++;
@@ -319,7 +320,6 @@ static void submit_all(fl_call *call, int64_t ctx_tokens) {
         call->prompts[i].ids = NULL;
     }
     pthread_mutex_lock(&call->lock);
-    call->submitted_s = fl_now_s();
     call->n_left -= call->n_choices - n;
     bool over = call->n_left == 0 && err != FL_ERR_OK;
     if (err != FL_ERR_OK && !call->finished) {
