@@ -10,7 +10,7 @@ enum { FL_LOAD_CLASSES_MAX = 16, FL_LOAD_NAME_BYTES = 32 };
 
 typedef struct fl_load_class {
     char name[FL_LOAD_NAME_BYTES];
-    double share;                   /* of the requests; all together 1 */
+    double share;                   /* of the requests; all together 1; kept exactly, in random order */
     int64_t prompt_min, prompt_max; /* tokens, both included, each length as likely */
     int64_t answer_min, answer_max; /* alike */
     double ttft_limit_s;            /* later first tokens are no goodput; 0 = no limit */

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "eval/eval_random.h"
 
-enum { LINE_BYTES_MAX = 1 << 20, EVENTS_MAX = 256 };
+enum { LINE_BYTES_MAX = 1 << 20, EVENTS_MAX = 256, CARDS_MAX = 1 << 20 };
 
 /* One open connection. */
 typedef struct client {
@@ -35,7 +35,18 @@ typedef struct run {
     double start_s, next_s; /* next_s: when the next request is due, open loop */
     fl_eval_random random;
     int64_t ended;
+    uint8_t *deck; /* [deck_left] classes of the next requests, the last one first */
+    int32_t deck_cards, deck_left;
 } run;
+
+/* Open loop: one deck is the run. Closed loop: two of the rarest class. */
+static int32_t count_cards(const fl_load_options *o) {
+    double least = 1, n = o->rate * o->duration_s;
+    for (int32_t i = 0; i < o->mix->n; i++)
+        if (o->mix->classes[i].share > 0) least = fmin(least, o->mix->classes[i].share);
+    if (o->rate <= 0) n = 2 / least;
+    return (int32_t)fmin(fmax(round(n), 1), CARDS_MAX);
+}
 
 static double since_start_s(const run *r) {
     return fl_now_s() - r->start_s;
@@ -173,11 +184,28 @@ static char *make_body(run *r, const fl_load_class *k) {
     return text;
 }
 
+/* As many of each class as its share says, at random places: a deck. So a rare class of long prompts is as much of the
+ * load as was asked for, and not as luck has it. */
+static void shuffle_deck(run *r) {
+    const fl_load_mix *mix = r->o->mix;
+    double end = 0;
+    int32_t n = 0;
+    for (int32_t i = 0; i < mix->n; i++) {
+        end += mix->classes[i].share * r->deck_cards;
+        while (n < r->deck_cards && (n < lround(end) || i + 1 == mix->n)) r->deck[n++] = (uint8_t)i;
+    }
+    for (int32_t i = n; i-- > 1;) {
+        int32_t other = (int32_t)fl_eval_random_below(&r->random, i + 1);
+        uint8_t card = r->deck[i];
+        r->deck[i] = r->deck[other];
+        r->deck[other] = card;
+    }
+    r->deck_left = n;
+}
+
 static int32_t draw_class(run *r) {
-    double at = fl_eval_random_unit(&r->random);
-    int32_t i = 0;
-    while (i + 1 < r->o->mix->n && at >= r->o->mix->classes[i].share) at -= r->o->mix->classes[i++].share;
-    return i;
+    if (r->deck_left == 0) shuffle_deck(r);
+    return r->deck[--r->deck_left];
 }
 
 static void end_client(client *c, fl_load_outcome outcome) {
@@ -296,8 +324,10 @@ fl_err fl_load_run(const fl_load_options *o, fl_load_result *out) {
     fl_eval_random_init(&r.random, o->seed);
     r.clients = calloc((size_t)o->clients, sizeof *r.clients);
     r.unused = calloc((size_t)o->clients, sizeof *r.unused);
+    r.deck_cards = count_cards(o);
+    r.deck = calloc((size_t)r.deck_cards, sizeof *r.deck);
     r.epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (!r.clients || !r.unused) err = FL_FAIL(FL_ERR_NOMEM, "%d clients", o->clients);
+    if (!r.clients || !r.unused || !r.deck) err = FL_FAIL(FL_ERR_NOMEM, "%d clients", o->clients);
     else if (r.epoll < 0) err = FL_FAIL(FL_ERR_IO, "epoll: %s", strerror(errno));
     else {
         for (int32_t i = o->clients; i-- > 0;) r.unused[r.n_unused++] = i;
@@ -309,6 +339,7 @@ fl_err fl_load_run(const fl_load_options *o, fl_load_result *out) {
     if (r.epoll >= 0) close(r.epoll);
     free(r.clients);
     free(r.unused);
+    free(r.deck);
     return err;
 }
 
