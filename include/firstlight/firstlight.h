@@ -177,9 +177,10 @@ typedef struct fl_engine_load {
     int32_t n_waiting;       /* requests that are queued */
     int32_t n_running;       /* requests that are admitted and not done */
     int64_t n_steps;
-    int64_t n_layers;      /* run in all steps: stands still only if the engine is idle or stuck */
-    int64_t prompt_tokens; /* of prompts that are read; cached ones included */
-    int64_t cached_tokens; /* of these */
+    int64_t n_layers;        /* run in all steps: stands still only if the engine is idle or stuck */
+    int64_t prompt_tokens;   /* of prompts that are read; cached ones included */
+    int64_t cached_tokens;   /* of these */
+    int64_t computed_tokens; /* of all prompts, step by step */
     int64_t answer_tokens;
     int32_t n_costs;                         /* points of the next two, 1.. */
     int64_t cost_tokens[FL_COST_POINTS_MAX]; /* 1,024, 2,048, 4,096 ... below the context, then the context */

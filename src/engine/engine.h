@@ -114,7 +114,7 @@ struct fl_session {
 
 /* What the engine did. */
 typedef struct fl_load {
-    int64_t n_steps, n_layers, prompt_tokens, cached_tokens, answer_tokens;
+    int64_t n_steps, n_layers, prompt_tokens, cached_tokens, computed_tokens, answer_tokens;
 } fl_load;
 
 struct fl_engine {

@@ -35,6 +35,7 @@ void fl_engine_get_load(fl_engine *e, fl_engine_load *out) {
                             .n_layers = e->load.n_layers,
                             .prompt_tokens = e->load.prompt_tokens,
                             .cached_tokens = e->load.cached_tokens,
+                            .computed_tokens = e->load.computed_tokens,
                             .answer_tokens = e->load.answer_tokens,
                             .queue_tokens_max = e->queue_tokens_max,
                             .fcfs = policy->kind == FL_SCHED_FCFS,

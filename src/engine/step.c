@@ -300,6 +300,7 @@ static void after_prefill(building *b) {
     fl_request_add_mark(r, "prefill", b->start_s, n);
     pthread_mutex_lock(&b->e->lock);
     fl_session_share(s, r->document_end);
+    b->e->load.computed_tokens += n;
     if (b->prompt_ends) {
         b->e->load.prompt_tokens += r->n_prompt;
         b->e->load.cached_tokens += r->cached_tokens;

@@ -63,6 +63,7 @@ static void read_gauges(fl_front *front, fl_gauges *out) {
                        .kv_tokens = s.has_info ? s.info.kv_tokens : 0,
                        .prompt_tokens = s.prompt_tokens,
                        .cached_tokens = s.cached_tokens,
+                       .computed_tokens = s.computed_tokens,
                        .answer_tokens = s.answer_tokens,
                        .disk_bytes = s.load.kv_disk_bytes,
                        .disk_pages_waiting = s.load.kv_disk_waiting,

@@ -271,8 +271,9 @@ static void end_worker(fl_worker_link *l, fl_err broken) {
     }
     l->before.prompt_tokens += s->load.prompt_tokens;
     l->before.cached_tokens += s->load.cached_tokens;
+    l->before.computed_tokens += s->load.computed_tokens;
     l->before.answer_tokens += s->load.answer_tokens;
-    s->load.prompt_tokens = s->load.cached_tokens = s->load.answer_tokens = 0;
+    s->load.prompt_tokens = s->load.cached_tokens = s->load.computed_tokens = s->load.answer_tokens = 0;
     s->load.n_running = s->load.n_waiting = s->load.kv_pages_cached = 0;
     s->load.kv_pages_free = s->load.kv_pages;
     pthread_mutex_unlock(&l->lock);

@@ -247,6 +247,8 @@ static void write_gauges(const fl_gauges *g, const char *labels, fl_buffer *out)
         {"kv_cache_tokens", "gauge", "Size of the KV pool.", (double)g->kv_tokens},
         {"prompt_tokens_total", "counter", "Prompt tokens read, cached ones included.",
          (double)g->prompt_tokens},
+        {"prompt_tokens_computed_total", "counter", "Prompt tokens computed, counted step by step.",
+         (double)g->computed_tokens},
         {"prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
          (double)g->prompt_tokens},
         {"prefix_cache_hits_total", "counter", "Prompt tokens that were found there.",

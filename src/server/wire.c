@@ -174,6 +174,7 @@ static const field load_fields[] = {
     COUNT(fl_engine_load, n_layers),
     COUNT(fl_engine_load, prompt_tokens),
     COUNT(fl_engine_load, cached_tokens),
+    COUNT(fl_engine_load, computed_tokens),
     COUNT(fl_engine_load, answer_tokens),
     MANY(fl_engine_load, cost_tokens, K_ARRAY, n_costs, sizeof(int64_t), FL_COST_POINTS_MAX),
     SAME(fl_engine_load, cost_s, K_ARRAY, n_costs, sizeof(double), FL_COST_POINTS_MAX),
@@ -190,7 +191,7 @@ static const field load_fields[] = {
     BOOL(fl_engine_load, lost),
     {0},
 };
-_Static_assert(sizeof(fl_engine_load) == 584, "a new member of fl_engine_load needs a line in load_fields");
+_Static_assert(sizeof(fl_engine_load) == 592, "a new member of fl_engine_load needs a line in load_fields");
 
 static const field meters_fields[] = {
     COUNT(fl_meters, planned_bytes),

@@ -205,6 +205,7 @@ void fl_worker_link_status(fl_worker_link *l, fl_link_status *out) {
     out->load_age_s = l->load_s > 0 ? fl_now_s() - l->load_s : 0;
     out->prompt_tokens = l->before.prompt_tokens + l->status.load.prompt_tokens;
     out->cached_tokens = l->before.cached_tokens + l->status.load.cached_tokens;
+    out->computed_tokens = l->before.computed_tokens + l->status.load.computed_tokens;
     out->answer_tokens = l->before.answer_tokens + l->status.load.answer_tokens;
     pthread_mutex_unlock(&l->lock);
 }

@@ -70,6 +70,7 @@ typedef struct fl_link_status {
     double load_age_s;     /* since then */
     int64_t prompt_tokens; /* of all workers together, as in fl_engine_load */
     int64_t cached_tokens;
+    int64_t computed_tokens;
     int64_t answer_tokens;
     int32_t n_requests; /* in flight here */
 } fl_link_status;

@@ -178,6 +178,7 @@ static void counters_pages_and_costs_are_told(void **state) {
     fl_engine_get_load(e, &after);
     assert_int_equal(after.prompt_tokens, 1024);
     assert_int_equal(after.cached_tokens, 0);
+    assert_int_equal(after.computed_tokens, 1024);
     assert_int_equal(after.answer_tokens, ANSWER);
     assert_int_equal(after.n_running + after.n_waiting, 0);
     assert_true(after.n_steps >= ANSWER && after.n_layers > before.n_layers);
