@@ -191,6 +191,44 @@ static void open_loop_does_not_wait_for_answers(void **state) {
     fake_close(&f);
 }
 
+/* 40 requests of two classes, one a quarter of them: ten, whatever the seed, and not the same ones. */
+static void shares_are_kept_exactly(void **state) {
+    (void)state;
+    static const char classes[] =
+        "{\"classes\": [{\"name\": \"rare\", \"share\": 0.25, \"prompt_tokens\": 9, \"answer_tokens\": 1},"
+        "{\"name\": \"usual\", \"share\": 0.75, \"prompt_tokens\": 3, \"answer_tokens\": 1}]}";
+    static char text[] = "some text to be read";
+    const fl_haystack haystack = {text, sizeof text - 1};
+    fl_http_server server;
+    fl_load_mix mix;
+    uint64_t places[2] = {0};
+    assert_int_equal(fl_http_server_parse("http://127.0.0.1:9", NULL, &server), FL_ERR_OK); /* nobody there */
+    assert_int_equal(fl_load_mix_parse(classes, sizeof classes - 1, &mix), FL_ERR_OK);
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        fl_load_result r;
+        int n_rare = 0;
+        const fl_load_options options = {.server = &server,
+                                         .mix = &mix,
+                                         .text = &haystack,
+                                         .model = "m",
+                                         .bytes_per_token = 1,
+                                         .rate = 800,
+                                         .clients = 100,
+                                         .duration_s = 0.05,
+                                         .seed = seed};
+        assert_int_equal(fl_load_run(&options, &r), FL_ERR_OK);
+        assert_true(r.n > 15 && r.n < 64);
+        for (int64_t i = 0; i < r.n && i < 40; i++) {
+            if (r.records[i].class_index != 0) continue;
+            places[seed] |= 1ULL << i;
+            n_rare++;
+        }
+        assert_true(r.n < 40 ? n_rare <= 10 : n_rare == 10);
+        fl_load_result_close(&r);
+    }
+    assert_true(places[0] != places[1]);
+}
+
 static void urls_are_checked(void **state) {
     (void)state;
     static const char *const bad[] = {"https://a", "a:8000", "http://", "http:///x", "http://127.0.0.1/v1"};
@@ -207,6 +245,7 @@ int main(void) {
         cmocka_unit_test(streams_are_read_however_they_are_cut),
         cmocka_unit_test(outcomes_are_told_apart),
         cmocka_unit_test(open_loop_does_not_wait_for_answers),
+        cmocka_unit_test(shares_are_kept_exactly),
         cmocka_unit_test(urls_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
