@@ -1,6 +1,6 @@
 #!/bin/sh
-# What takes too long for every change: a long soak, all tests under both compilers, the full sanitizer runs, ten minutes of each
-# fuzz target.
+# What takes too long for every change: a long soak, all tests under both compilers, the full sanitizer runs, ten
+# minutes of each fuzz target.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . script/gates.sh

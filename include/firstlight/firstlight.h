@@ -232,11 +232,11 @@ void fl_engine_get_meters(const fl_engine *engine, fl_meters *out);
  * communication. */
 bool fl_meters_warning(const fl_meters *ranks, int32_t n_ranks, char *text, size_t text_bytes);
 
-/* The trace: what every thread, and a GPU's queue, did when, into a ring that keeps the newest events. Steps, layers,
- * ops, the pool's threads, text, and requests with their phases. Start forgets what there is; the first one (or the
- * setting trace_events) reserves the ring, `events` 0 = 262,144. Write may be called while it runs or after stop: Chrome
- * trace JSON, for ui.perfetto.dev. *n_lost (or NULL): how many events did not fit. One thread at a time for these
- * three. FL_ERR_INVALID: trace_write without a start. */
+/* The trace: what every thread, and a GPU's queue, did when, into a ring that keeps the newest events. Steps,
+ * layers, ops, the pool's threads, text, and requests with their phases. Start forgets what there is; the first
+ * one (or the setting trace_events) reserves the ring, `events` 0 = 262,144. Write may be called while it runs
+ * or after stop: Chrome trace JSON, for ui.perfetto.dev. *n_lost (or NULL): how many events did not fit. One
+ * thread at a time for these three. FL_ERR_INVALID: trace_write without a start. */
 fl_err fl_engine_trace_start(fl_engine *engine, int64_t events);
 void fl_engine_trace_stop(fl_engine *engine);
 fl_err fl_engine_trace_write(const fl_engine *engine, const char *path, int64_t *n_lost);

@@ -56,7 +56,8 @@ static void read_marks(fl_backend *be) {
     t->n_pending = 0;
 }
 
-/* The first pair is the step's and stays; when there are no more the device catches up, and the others are used again. */
+/* The first pair is the step's and stays; when there are no more the device catches up, and the others are used
+ * again. */
 static void use_again(fl_backend *be) {
     fl_timed *t = be->timed;
     if (be->wait(be) == FL_ERR_OK) read_marks(be);

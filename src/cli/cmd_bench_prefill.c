@@ -41,8 +41,9 @@ static fl_err run_traced(fl_bench *b, int64_t n_tokens, double *ttft_s) {
     return err;
 }
 
-/* `runs` first tokens, with --trace as many more in turns with these. On a device routing is read in one more run, whose ops count, since it waits for it; a single
- * run does both: of a long prompt the waiting is nothing. */
+/* `runs` first tokens, with --trace as many more in turns with these. On a device routing is read in one more
+ * run, whose ops count, since it waits for it; a single run does both: of a long prompt the waiting is nothing.
+ * */
 static fl_err run_timed(fl_bench *b, int64_t n_tokens, run_times *t) {
     int32_t runs = (int32_t)b->options->runs;
     fl_backend *be = b->engine->be;

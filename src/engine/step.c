@@ -136,8 +136,9 @@ static fl_dry_rows all_rows(const building *b, int32_t pos) {
     return rows;
 }
 
-/* No step takes more than the scratch that is reserved: the piece is cut until all fits. Where not even a tile of it fits
- * beside the answers, they and the prompt take turns. *fits false: no rows of the prompt in this step. */
+/* No step takes more than the scratch that is reserved: the piece is cut until all fits. Where not even a tile
+ * of it fits beside the answers, they and the prompt take turns. *fits false: no rows of the prompt in this
+ * step. */
 static fl_err fit_piece(building *b, int32_t pos, bool *fits) {
     fl_engine *e = b->e;
     for (int32_t i = 0; i < 2; i++) {

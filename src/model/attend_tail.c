@@ -125,9 +125,9 @@ static fl_err merge_parts(const tail *a) {
     return t->w->be->op->attn_merge(t->w->be, &merge);
 }
 
-/* Results of the parts, and partial results of a call: those of the largest group that could be made of so many rows
- * with so many splits. So what a tail takes never falls when rows or positions grow, and the plan's step, which has most
- * of both, takes most. */
+/* Results of the parts, and partial results of a call: those of the largest group that could be made of so many
+ * rows with so many splits. So what a tail takes never falls when rows or positions grow, and the plan's step,
+ * which has most of both, takes most. */
 static fl_err take_results(tail *a) {
     fl_attention *t = a->t;
     const fl_step *step = t->step;

@@ -1,5 +1,5 @@
-/* Meters and trace as callers of the library see them: shares that fit into the steps' time, memory within the plan, the
- * warning about communication, and a trace whose every request and layer is there. */
+/* Meters and trace as callers of the library see them: shares that fit into the steps' time, memory within the
+ * plan, the warning about communication, and a trace whose every request and layer is there. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* Batches of requests of random lengths, merged step by step, on a tiny model: none takes more scratch than is reserved,
- * be that the plan or less, when steps are cut. And what cutting may not change: the bits of an answer. */
+/* Batches of requests of random lengths, merged step by step, on a tiny model: none takes more scratch than is
+ * reserved, be that the plan or less, when steps are cut. And what cutting may not change: the bits of an
+ * answer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,8 @@
-/* The plan and the guard, for random models, settings and mixes of requests: what a step's arena takes never exceeds what
- * was planned, and the worst mix comes close to it; a step that the guard let through fits whatever was reserved. Steps
- * run as the engine builds them, over all layers, on a backend that computes nothing: what a step takes depends on the
- * sizes of its tensors alone, routing and lists having the room of their worst case. */
+/* The plan and the guard, for random models, settings and mixes of requests: what a step's arena takes never
+ * exceeds what was planned, and the worst mix comes close to it; a step that the guard let through fits
+ * whatever was reserved. Steps run as the engine builds them, over all layers, on a backend that computes
+ * nothing: what a step takes depends on the sizes of its tensors alone, routing and lists having the room of
+ * their worst case. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
