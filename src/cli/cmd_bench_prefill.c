@@ -25,6 +25,7 @@ typedef struct row {
     fl_meters meters;
     double traced_s;    /* median of the runs with a trace, each right after one without; 0 = no --trace */
     double predicted_s; /* with --predict */
+    double predicted_kind_s[FL_N_RATES];
     fl_bench_memory memory;
 } row;
 
@@ -91,6 +92,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     fl_prediction prediction = {0};
     if (b->rates) FL_TRY(fl_predict_prompt(b->engine->dry, b->rates, &prompt, NULL, &prediction));
     out->predicted_s = prediction.time_s;
+    memcpy(out->predicted_kind_s, prediction.rate_s, sizeof out->predicted_kind_s);
     out->memory = fl_bench_memory_now(b);
     out->ttft_s = fl_bench_median(times.ttft_s, runs);
     out->traced_s = fl_bench_median(times.traced_s, runs);
@@ -149,6 +151,15 @@ static void print_comparison(const fl_bench *b, const row *first, const row *r) 
     fflush(stdout);
 }
 
+static void set_prediction(const row *r, json_t *out) {
+    json_t *kinds = json_object();
+    for (int i = 0; i < FL_N_RATES; i++)
+        if (r->predicted_kind_s[i] > 0)
+            json_object_set_new(kinds, fl_rate_name((fl_rate_kind)i), json_real(r->predicted_kind_s[i]));
+    json_object_set_new(out, "predicted_s", json_real(r->predicted_s));
+    json_object_set_new(out, "predicted_by_kind", kinds);
+}
+
 static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "tokens", json_integer(r->tokens));
     json_object_set_new(out, "ttft_s", json_real(r->ttft_s));
@@ -166,7 +177,7 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "block_density", json_real(r->density));
     json_object_set_new(out, "plan_bytes", json_integer(r->memory.plan_bytes));
     json_object_set_new(out, "used_bytes", json_integer(r->memory.used_bytes));
-    if (r->predicted_s > 0) json_object_set_new(out, "predicted_s", json_real(r->predicted_s));
+    if (r->predicted_s > 0) set_prediction(r, out);
     json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
     json_object_set_new(out, "meters", fl_meters_json(&r->meters));
     if (r->traced_s > 0) json_object_set_new(out, "traced_ttft_s", json_real(r->traced_s));

@@ -28,7 +28,7 @@ static void add_call(run_sums *sums, fl_rate_kind kind, fl_cost cost, double tim
 
 static void on_call(void *context, fl_op_id op, const void *args, double time_s) {
     measuring *t = context;
-    add_call(t->into, fl_rate_kind_of(op, args), fl_op_cost(op, args), time_s);
+    add_call(t->into, fl_rate_kind_of(op, args), fl_rate_cost(op, args), time_s);
 }
 
 static int compare_doubles(const void *a, const void *b) {

@@ -14,7 +14,8 @@ static void add_time(predicting *p, fl_rate_kind kind, const fl_cost *cost) {
 
 static void on_call(void *context, fl_op_id op, const void *args, double time_s) {
     (void)time_s;
-    const fl_cost cost = fl_op_cost(op, args);
+    const predicting *p = context;
+    const fl_cost cost = p->rates->measured ? fl_rate_cost(op, args) : fl_op_cost(op, args);
     add_time(context, fl_rate_kind_of(op, args), &cost);
 }
 

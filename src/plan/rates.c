@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "op/attn_prefill/attn_prefill_spans.h"
+
 const char *fl_rate_name(fl_rate_kind kind) {
     static const char *const names[FL_N_RATES] = {
 #define X(op) [FL_RATE_##op] = #op,
@@ -67,6 +69,37 @@ fl_rate_kind fl_rate_kind_of(fl_op_id op, const void *args) {
                          FL_RATE_absorbed_fp8, FL_RATE_absorbed_int4);
     default: return (fl_rate_kind)op; /* kinds begin with the ops, in their order */
     }
+}
+
+/* ---- tiles ---- */
+
+enum { TILE = FL_ATTN_TILE_TOKENS };
+
+/* Keys of the tiles that hold both spans, seen by a row tile's first and last row. */
+static double tile_keys(fl_span a, fl_span b) {
+    bool none_a = a.first >= a.end, none_b = b.first >= b.end;
+    if (none_a && none_b) return 0;
+    int32_t first = none_a ? b.first : none_b || a.first < b.first ? a.first : b.first;
+    int32_t end = a.end > b.end ? a.end : b.end;
+    return TILE * (double)((end + TILE - 1) / TILE - first / TILE);
+}
+
+static double tile_pairs(const fl_attn_prefill_args *a) {
+    double pairs = 0;
+    for (int32_t r = 0; r < a->rows; r += TILE) {
+        int32_t last = r + TILE < a->rows ? r + TILE - 1 : a->rows - 1;
+        const fl_attn_spans begin = fl_attn_prefill_spans(a, r), end = fl_attn_prefill_spans(a, last);
+        for (int32_t i = 0; i < FL_ATTN_SPANS; i++) pairs += TILE * tile_keys(begin.of[i], end.of[i]);
+    }
+    return pairs;
+}
+
+fl_cost fl_rate_cost(fl_op_id op, const void *args) {
+    fl_cost cost = fl_op_cost(op, args);
+    const fl_attn_prefill_args *a = args;
+    if (op == FL_OP_attn_prefill && !a->list) /* lists are of whole tiles */
+        cost.flops = 2 * tile_pairs(a) * a->n_heads * (a->nope_dim + a->rope_dim + (double)a->v_dim);
+    return cost;
 }
 
 /* ---- times ---- */

@@ -69,7 +69,12 @@ fl_rate_kind fl_rate_kind_of(fl_op_id op, const void *args);
 /* What a call costs by its own cost function. */
 fl_cost fl_op_cost(fl_op_id op, const void *args);
 
-/* Seconds of one call. */
+/* The cost that calls are timed by, and so what fits and predictions count: the call's own, but attention over ranges of
+ * keys counts the whole tiles that a kernel visits. At a window's edge and along the diagonal those are more than the
+ * pairs that are seen, the more the narrower the window is. */
+fl_cost fl_rate_cost(fl_op_id op, const void *args);
+
+/* Seconds of one call of this cost. */
 double fl_rates_time(const fl_rates *rates, fl_rate_kind kind, const fl_cost *cost);
 
 /* ---- measuring ---- */

@@ -133,6 +133,28 @@ static void calls_are_told_apart_by_their_arguments(void **state) {
     assert_int_equal(fl_rate_kind_of(FL_OP_rope, NULL), FL_RATE_rope);
 }
 
+/* A tile of 64 rows at 4,096 with a window of 512: rows 4,096 .. 4,159 see keys 3,585 .. 4,159, which lie in tiles
+ * 3,584 .. 4,160: 576 keys for 64 rows each, where 512 are seen. */
+static void windows_count_the_tiles_they_visit(void **state) {
+    (void)state;
+    fl_attn_prefill_args a = {.rows = 64,
+                              .pos = 4096,
+                              .n_heads = 2,
+                              .nope_dim = 64,
+                              .rope_dim = 32,
+                              .v_dim = 64,
+                              .n_keys = 4160,
+                              .view = {.window = 512}};
+    double a_pair = 2. * 2 * (64 + 32 + 64);
+    near(fl_op_cost(FL_OP_attn_prefill, &a).flops, 64 * 512 * a_pair, 1e-12);
+    near(fl_rate_cost(FL_OP_attn_prefill, &a).flops, 64 * 576 * a_pair, 1e-12);
+    /* A list's blocks are tiles: 10 blocks of 64 in every 65 that the first row sees. */
+    fl_attn_list list = {.capacity = 64, .planned_blocks = 10};
+    a.list = &list;
+    a.view.window = 0;
+    near(fl_rate_cost(FL_OP_attn_prefill, &a).flops, fl_op_cost(FL_OP_attn_prefill, &a).flops, 1e-12);
+}
+
 static void files_come_back_or_are_refused(void **state) {
     (void)state;
     char path[] = "/tmp/firstlight-rates-XXXXXX";
@@ -179,6 +201,7 @@ int main(void) {
         cmocka_unit_test(no_rate_is_negative),
         cmocka_unit_test(nothing_timed_is_refused),
         cmocka_unit_test(calls_are_told_apart_by_their_arguments),
+        cmocka_unit_test(windows_count_the_tiles_they_visit),
         cmocka_unit_test(files_come_back_or_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
