@@ -116,6 +116,16 @@ void fl_call_tick(fl_call *call, double now_s) {
     pthread_mutex_unlock(&call->lock);
 }
 
+/* Needs the lock. For the log: a client's mistake by its field alone, since messages may quote what it sent. */
+static void note_error(fl_call *call, const fl_api_error *error) {
+    const char *code = error->code ? error->code : "";
+    if (error->status >= 500)
+        snprintf(call->error, sizeof call->error, "%.*s", (int)sizeof call->error - 1, error->message);
+    else
+        snprintf(call->error, sizeof call->error, "%s%s%s", error->param, *error->param && *code ? " " : "",
+                 code);
+}
+
 /* Needs the lock. The answer is complete, or has failed: its last bytes. */
 static void finish(fl_call *call) {
     fl_api_error error = {0};
@@ -125,7 +135,7 @@ static void finish(fl_call *call) {
     fl_err err = fl_api_answer_end(call->answer, out, &error);
     if (err != FL_ERR_OK && !error.status)
         (void)fl_api_error_set(&error, 500, NULL, NULL, "the answer is too large");
-    snprintf(call->error, sizeof call->error, "%.*s", (int)sizeof call->error - 1, error.message);
+    note_error(call, &error);
     if (!call->begun && error.status) {
         bool later = error.status == 429 || error.status == 503;
         fl_front_answer_error(call->exchange, &error, later ? 1 : 0, 0);
@@ -214,7 +224,7 @@ static void on_event(void *context, const fl_event *event, const fl_mark *marks,
 
 static void refuse(fl_call *call, const fl_api_error *error, double retry_after_s) {
     pthread_mutex_lock(&call->lock);
-    snprintf(call->error, sizeof call->error, "%.*s", (int)sizeof call->error - 1, error->message);
+    note_error(call, error);
     pthread_mutex_unlock(&call->lock);
     fl_front_answer_error(call->exchange, error, retry_after_s, 0);
 }

@@ -184,6 +184,10 @@ static void serves_and_ends_cleanly(void **state) {
                         "{\"messages\":[{\"role\":\"user\",\"content\":\"secret-word\"}],"
                         "\"max_tokens\":2}");
     reply_free(&r);
+    r = http_post(p.port, "/v1/chat/completions",
+                  "{\"messages\":[{\"role\":\"secret-word\",\"content\":\"x\"}]}");
+    assert_int_equal(r.status, 400);
+    reply_free(&r);
     /* A stream that runs when the signal comes still ends as it should. */
     int fd = ask_long(p.port, 10);
     char *text = http_read_until(fd, ": prefill", 10);
