@@ -284,7 +284,7 @@ void fl_disk_tier_get_load(const fl_disk_tier *tier, const fl_prefix *prefix, fl
     out->kv_disk_pages = info.n_pages;
     out->kv_disk_bytes = info.bytes;
     out->kv_disk_read = info.n_read;
-    out->kv_disk_waiting = fl_prefix_n_unstored(prefix);
+    out->kv_disk_waiting = fl_prefix_n_unstored(prefix) + info.n_writing;
 }
 
 void fl_disk_tier_wait(fl_disk_tier *tier) {

@@ -40,7 +40,7 @@ typedef struct transfer {
     transfer_state state;
     fl_prefix_entry page;
     void *bytes; /* [page_bytes] */
-    bool found;
+    bool found, writes;
 } transfer;
 
 struct fl_disk {
@@ -284,6 +284,7 @@ void *fl_disk_buffer(fl_disk *d) {
     pthread_mutex_lock(&d->lock);
     bool rests = d->failed_s > 0 && fl_now_s() - d->failed_s < RETRY_S;
     transfer *t = rests ? NULL : take_transfer(d, FILLING);
+    if (t) t->writes = true;
     pthread_mutex_unlock(&d->lock);
     return t ? t->bytes : NULL;
 }
@@ -303,7 +304,10 @@ void fl_disk_write(fl_disk *d, const fl_prefix_entry *page, void *buffer) {
 bool fl_disk_read(fl_disk *d, const fl_prefix_entry *page) {
     pthread_mutex_lock(&d->lock);
     transfer *t = take_transfer(d, QUEUED_READ);
-    if (t) t->page = *page;
+    if (t) {
+        t->page = *page;
+        t->writes = false;
+    }
     pthread_cond_signal(&d->work);
     pthread_mutex_unlock(&d->lock);
     return t != NULL;
@@ -367,6 +371,8 @@ void fl_disk_drain(fl_disk *d, double timeout_s) {
 void fl_disk_get_info(fl_disk *d, fl_disk_info *out) {
     pthread_mutex_lock(&d->lock);
     *out = d->info;
+    for (int32_t i = 0; i < FL_DISK_TRANSFERS; i++)
+        out->n_writing += d->transfers[i].state != UNUSED && d->transfers[i].writes;
     pthread_mutex_unlock(&d->lock);
     out->capacity_bytes = d->capacity_bytes;
 }

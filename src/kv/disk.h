@@ -68,6 +68,7 @@ void fl_disk_drain(fl_disk *disk, double timeout_s);
 typedef struct fl_disk_info {
     int64_t bytes, capacity_bytes; /* of segments */
     int64_t n_pages;
+    int64_t n_writing;                   /* handed over and not written yet */
     int64_t n_written, n_read, n_missed; /* n_missed: asked for, damaged or gone */
     int64_t n_failed;                    /* writes that the file system refused */
 } fl_disk_info;
