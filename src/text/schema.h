@@ -12,8 +12,8 @@
  * What an answer looks like:
  *   Properties come in the order in which the schema declares them, then those of `required` that it does not
  *   declare, then others where they may be. Only others' names may come twice.
- *   Whitespace: where JSON may have some, inside brackets only, one space or a line break and up to 32 spaces or
- *   tabs; none before a comma or colon. So blanks come to an end.
+ *   Whitespace: none, one space, or (not behind a colon) a line break and an indent of at most 4 spaces or a tab a
+ *   level; none outside, none before a comma or colon. So blanks come to an end.
  *   Strings are UTF-8 with any escape; no U+0000 and no half of a surrogate pair. Names, enum and const values and
  *   strings with a pattern escape only what must be: \" \\ \b \f \n \r \t, \u and upper-case digits for other control
  *   characters.

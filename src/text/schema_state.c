@@ -13,9 +13,10 @@ enum {
     NEXT,        /* behind a comma */
     PLACE = 7,   /* mask */
     SPACE_SHIFT = 3,
-    SPACE_ONE = 1,  /* one space came: no more */
-    SPACE_LINE = 2, /* a line break, then so many blanks more */
-    SPACE_MAX = SPACE_LINE + 32,
+    SPACE_ONE = 1,    /* one space came: no more */
+    SPACE_LINE = 2,   /* a line break, then so many spaces more */
+    SPACE_TABS = 512, /* a line break and so many tabs */
+    INDENT = 4,       /* spaces a level, at most; or one tab */
 };
 
 enum { ROOT_OPEN, ROOT_DONE }; /* of frame 0 */
@@ -108,15 +109,20 @@ static void begin_value(reading *r, uint32_t choice, uint8_t byte) {
     for (uint32_t i = 0; i < c->n; i++) begin_node(r, r->s->links[c->first + i], byte);
 }
 
-/* Whitespace between tokens: true if the byte is some that may come. */
-static bool take_space(fl_schema_frame *f, uint8_t byte) {
-    int space = f->at >> SPACE_SHIFT;
-    bool blank = byte == ' ' || byte == '\t';
+/* Whitespace in an object or array: true if the byte is some that may come. No more than printers with an indent
+ * make. */
+static bool take_space(reading *r, uint8_t byte) {
+    fl_schema_frame *f = &r->frames[r->depth - 1];
+    int space = f->at >> SPACE_SHIFT, place = f->at & PLACE;
+    int level = r->depth - 1 - (place == VALUE_ENDED); /* of what comes next */
+    bool in_spaces = space >= SPACE_LINE && space < SPACE_LINE + INDENT * level;
     if (space == 0 && byte == ' ') space = SPACE_ONE;
-    else if (space == 0 && byte == '\n') space = SPACE_LINE;
-    else if (blank && space >= SPACE_LINE && space < SPACE_MAX) space++;
+    else if (space == 0 && byte == '\n' && place != VALUE) space = SPACE_LINE;
+    else if (byte == ' ' && in_spaces) space++;
+    else if (byte == '\t' && space == SPACE_LINE && level > 0) space = SPACE_TABS + 1;
+    else if (byte == '\t' && space > SPACE_TABS && space < SPACE_TABS + level) space++;
     else return false;
-    f->at = (uint16_t)((f->at & PLACE) | space << SPACE_SHIFT);
+    f->at = (uint16_t)(place | space << SPACE_SHIFT);
     return true;
 }
 
@@ -164,7 +170,7 @@ static void step_object(reading *r, uint8_t byte) {
         r->frames[r->depth++] = (fl_schema_frame){.node = (uint16_t)node->detail};
     } else {
         bool waits = place == VALUE_ENDED && first_required(r->s, node, f->count) < node->n;
-        if (waits || !take_space(f, byte)) return; /* whitespace here is before a bracket */
+        if (waits || !take_space(r, byte)) return; /* whitespace here is before a bracket */
     }
     keep(r);
 }
@@ -187,7 +193,7 @@ static void step_array(reading *r, uint8_t byte) {
     } else if (byte == ',' && place == VALUE_ENDED && !spaced) {
         if (!fits(r, item)) return;
         f->at = NEXT;
-    } else if ((place == VALUE_ENDED && f->count < node->min) || !take_space(f, byte)) {
+    } else if ((place == VALUE_ENDED && f->count < node->min) || !take_space(r, byte)) {
         if (place != VALUE_ENDED && item != FL_SCHEMA_NONE) begin_value(r, item, byte);
         return;
     }

@@ -155,7 +155,10 @@ static char *enum_of_tokens(const bench *b) {
         const char *bytes = fl_tokenizer_token_bytes(b->tokenizer, id, &n);
         json_t *value = bytes && n >= 4 ? json_stringn(bytes, n) : NULL; /* NULL: not UTF-8 */
         if (!value) continue;
-        if (room < 2 * n + 3) break;
+        if (room < 2 * n + 3) {
+            json_decref(value);
+            break;
+        }
         room -= 2 * n + 3;
         json_array_append_new(values, value);
     }
