@@ -1,7 +1,7 @@
-/* What the front costs, without a model: front_bench STUB_WORKER STREAMS TOKENS [RATE [HALF_OPEN [STALLED]]] serves STREAMS
- * streams of TOKENS tokens at RATE (20) a second each from a worker that only counts, and shows lost and reordered
- * tokens, how late one arrives at the client after the worker wrote it, and CPU time a token of the front's process.
- * HALF_OPEN connections never end their head, STALLED streams are never read. */
+/* What the front costs, without a model: front_bench STUB_WORKER STREAMS TOKENS [RATE [HALF_OPEN [STALLED]]]
+ * serves STREAMS streams of TOKENS tokens at RATE (20) a second each from a worker that only counts, and shows
+ * lost and reordered tokens, how late one arrives at the client after the worker wrote it, and CPU time a
+ * token of the front's process. HALF_OPEN connections never end their head, STALLED streams are never read. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,5 +1,5 @@
-/* The front: what a request meets between the HTTP layer and the worker. Private to src/server/{route,call,handle}*.c and
- * serve.c, which makes one.
+/* The front: what a request meets between the HTTP layer and the worker. Private to
+ * src/server/{route,call,handle}*.c and serve.c, which makes one.
  *
  *   event thread   head: route, key, limits, admission           body: cheap routes answer here
  *   request thread JSON -> struct, template, tokens, submit
@@ -88,7 +88,8 @@ void fl_front_refuse(void *context, fl_http_exchange *exchange, int status, cons
 void fl_front_answer_error(fl_http_exchange *exchange, const fl_api_error *error, double retry_after_s,
                            int64_t drain_bytes);
 
-/* Answers 200 with the buffer's bytes, which pass on; a buffer that failed becomes an error. content_type NULL = JSON. */
+/* Answers 200 with the buffer's bytes, which pass on; a buffer that failed becomes an error. content_type NULL
+ * = JSON. */
 void fl_front_answer(fl_http_exchange *exchange, const char *content_type, fl_buffer *body);
 
 /* Whether the request names one of the front's models, or none; else *error says 404. */
@@ -104,8 +105,8 @@ typedef struct fl_ticket {
 void fl_admission_open(fl_admission *admission);
 void fl_admission_close(fl_admission *admission);
 
-/* Before the body is read: n_tokens is a guess from its length. false: refused, *error and *retry_after_s say how, and
- * the metric is counted. */
+/* Before the body is read: n_tokens is a guess from its length. false: refused, *error and *retry_after_s say
+ * how, and the metric is counted. */
 bool fl_admission_enter(fl_front *front, int64_t n_tokens, fl_ticket *out, fl_api_error *error,
                         double *retry_after_s);
 

@@ -1,9 +1,11 @@
-/* HTTP/1.1 for the front process: a daemon on libmicrohttpd that nothing else of firstlight sees. Its own event thread
- * reads heads and bodies and writes answers; it never waits for a handler. A second thread, the watch, sees clients
- * leave while nothing is being sent to them, closes connections that are too slow, and calls `tick`.
+/* HTTP/1.1 for the front process: a daemon on libmicrohttpd that nothing else of firstlight sees. Its own
+ * event thread reads heads and bodies and writes answers; it never waits for a handler. A second thread, the
+ * watch, sees clients leave while nothing is being sent to them, closes connections that are too slow, and
+ * calls `tick`.
  *
- * An exchange is one request and its answer. head() -> body() -> answer or stream -> ended(). Handlers run on the event
- * thread and must be quick; answers and stream writes may come from any thread. Everything that grows has a bound. */
+ * An exchange is one request and its answer. head() -> body() -> answer or stream -> ended(). Handlers run on
+ * the event thread and must be quick; answers and stream writes may come from any thread. Everything that
+ * grows has a bound. */
 #ifndef FL_SERVER_HTTP_H
 #define FL_SERVER_HTTP_H
 
@@ -30,13 +32,13 @@ typedef struct fl_http_head {
 
 typedef struct fl_http_handlers {
     void *context;
-    /* The head is there. Either answers (fl_http_answer; the body is then dropped) or returns the most body bytes that
-     * it wants; a longer body is answered with 413. */
+    /* The head is there. Either answers (fl_http_answer; the body is then dropped) or returns the most body
+     * bytes that it wants; a longer body is answered with 413. */
     int64_t (*head)(void *context, fl_http_exchange *exchange);
     /* The body is there, and head() has not answered. */
     void (*body)(void *context, fl_http_exchange *exchange);
-    /* On the watch thread, after body(), at most once: the client has left before its answer was complete. ended() may
-     * come meanwhile on the event thread. */
+    /* On the watch thread, after body(), at most once: the client has left before its answer was complete.
+     * ended() may come meanwhile on the event thread. */
     void (*gone)(void *context, fl_http_exchange *exchange);
     /* From the event thread, once: the answer is over. `complete`: all of it went out. */
     void (*ended)(void *context, fl_http_exchange *exchange, bool complete);
@@ -79,8 +81,8 @@ typedef struct fl_http_load {
 } fl_http_load;
 void fl_http_get_load(const fl_http *http, fl_http_load *out);
 
-/* Cuts off what still runs (ended() is called for each) and joins the threads: no handler is called any more but free().
- * Exchanges that someone holds may still be used, without effect, until close. */
+/* Cuts off what still runs (ended() is called for each) and joins the threads: no handler is called any more
+ * but free(). Exchanges that someone holds may still be used, without effect, until close. */
 void fl_http_stop(fl_http *http);
 
 /* Stops and frees. All exchanges must have been released. Accepts NULL. */
@@ -96,8 +98,8 @@ void *fl_http_get_user(const fl_http_exchange *exchange);
 void fl_http_hold(fl_http_exchange *exchange);
 void fl_http_release(fl_http_exchange *exchange);
 
-/* The body, until fl_http_drop_body or the exchange's end. A dropped body still counts in the bound over all bodies: what
- * was made of it takes as much. */
+/* The body, until fl_http_drop_body or the exchange's end. A dropped body still counts in the bound over all
+ * bodies: what was made of it takes as much. */
 const char *fl_http_get_body(const fl_http_exchange *exchange, size_t *n_bytes);
 void fl_http_drop_body(fl_http_exchange *exchange);
 

@@ -31,13 +31,13 @@ typedef struct fl_http_verdict {
     const fl_http_field *host, *authorization, *content_type; /* NULL = none */
 } fl_http_verdict;
 
-/* Refuses with 400 (and the caller closes the connection): repeated or malformed Content-Length, any Transfer-Encoding
- * but one "chunked", both together; control bytes and NUL in a name, value or target; names that are no token; no Host
- * or two; a target that is neither a path nor an absolute form with the Host's own authority; an Expect other than one
- * "100-continue"; a repeated Authorization or Content-Type; more bytes than
+/* Refuses with 400 (and the caller closes the connection): repeated or malformed Content-Length, any
+ * Transfer-Encoding but one "chunked", both together; control bytes and NUL in a name, value or target; names
+ * that are no token; no Host or two; a target that is neither a path nor an absolute form with the Host's own
+ * authority; an Expect other than one "100-continue"; a repeated Authorization or Content-Type; more bytes than
  * the request line and the fields, each written "Name: value", have: the library cuts values at a NUL and drops lines
- * without a name, and what it hides another program may see. 413: a length of too many digits. 415: a Content-Encoding. 431: too many fields. 505: a
- * version other than 1.0 and 1.1. */
+ * without a name, and what it hides another program may see. 413: a length of too many digits. 415: a
+ * Content-Encoding. 431: too many fields. 505: a version other than 1.0 and 1.1. */
 void fl_http_guard(const fl_http_raw_head *raw, fl_http_verdict *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* The watch: a thread that sees clients leave. The HTTP library does not look at a connection that waits for its answer,
- * and an answer may take minutes to begin; a socket that the client closed raises EPOLLRDHUP at once. */
+/* The watch: a thread that sees clients leave. The HTTP library does not look at a connection that waits for
+ * its answer, and an answer may take minutes to begin; a socket that the client closed raises EPOLLRDHUP at once. */
 #include "base/clock.h"
 #include "server/http_private.h"
 

@@ -1,6 +1,7 @@
-/* Lines about what the server does, on standard error: logfmt (key=value) or JSON, one line an event. Whoever logs never
- * waits for the reader of standard error: lines go through a bounded queue to a thread of their own, and lines that find
- * it full are counted and dropped. Values are escaped, so that no client can forge a line. */
+/* Lines about what the server does, on standard error: logfmt (key=value) or JSON, one line an event. Whoever
+ * logs never waits for the reader of standard error: lines go through a bounded queue to a thread of their
+ * own, and lines that find it full are counted and dropped. Values are escaped, so that no client can forge a
+ * line. */
 #ifndef FL_SERVER_LOG_H
 #define FL_SERVER_LOG_H
 

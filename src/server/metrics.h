@@ -1,5 +1,6 @@
-/* Counters and histograms of the server, and their Prometheus text. Names end as vLLM's do, under "firstlight:", so that
- * dashboards made for it need a rename only; http_* have no prefix, as there. Which there are is data (metrics.c). */
+/* Counters and histograms of the server, and their Prometheus text. Names end as vLLM's do, under
+ * "firstlight:", so that dashboards made for it need a rename only; http_* have no prefix, as there. Which
+ * there are is data (metrics.c). */
 #ifndef FL_SERVER_METRICS_H
 #define FL_SERVER_METRICS_H
 

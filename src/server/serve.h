@@ -25,7 +25,8 @@ typedef struct fl_serve_options {
     double wait_max_s;    /* predicted wait beyond which requests are refused; 0 = no limit */
     double comment_s;     /* a stream says something at least so often; default 4 */
     int64_t
-        answer_tokens_default; /* most tokens of an answer to a chat that does not say; default 4,096; 0 = all the room */
+        answer_tokens_default; /* most tokens of an answer to a chat that does not say; default 4,096; 0 = all
+                                * the room */
     int n_threads;             /* that read, render and tokenise; default 2 */
     bool log_json, log_debug;
     int log_fd;                /* default standard error; -1 = no log */

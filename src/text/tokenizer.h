@@ -52,8 +52,8 @@ fl_err fl_tokenizer_find(const fl_tokenizer *t, const char *content, int32_t *id
  * from t; *n_bytes <= FL_TOKEN_BYTES_MAX. NULL and 0 for an id without a token, whatever its value. */
 const char *fl_tokenizer_token_bytes(const fl_tokenizer *t, int32_t id, size_t *n_bytes);
 
-/* How many of ids [n_ids] lie wholly before byte `byte` of the text they encode: byte-level BPE, so the tokens' bytes add
- * up to the text. */
+/* How many of ids [n_ids] lie wholly before byte `byte` of the text they encode: byte-level BPE, so the
+ * tokens' bytes add up to the text. */
 int64_t fl_tokenizer_count_before(const fl_tokenizer *t, const int32_t *ids, int64_t n_ids, size_t byte);
 
 /* Whether the id is an added token that tokenizer.json marks `special`: not part of the text a reader sees. */

@@ -1,4 +1,5 @@
-/* Who is let in, and how much: keys, bounds on bodies, requests, tokens and waiting; one connection for many requests. */
+/* Who is let in, and how much: keys, bounds on bodies, requests, tokens and waiting; one connection for many
+ * requests. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
