@@ -4,7 +4,8 @@
 # pins them. Ends with a line 'N passed, N failed'.
 set -eu
 build=$(cd "${1:?usage: e2e.sh BUILD}" && pwd)
-cd "$(dirname "$0")/../test/e2e"
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root/test/e2e"
 node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' 2>/dev/null ||
     { echo "e2e: Node.js 20 or later is needed (found $(node --version 2>/dev/null || echo none))" >&2; exit 2; }
 work=$build/e2e
@@ -12,7 +13,8 @@ mkdir -p "$work"
 cp package.json package-lock.json ./*.mjs "$work"
 cd "$work"
 npm ci --no-audit --no-fund --silent
-FL_BUILD=$build FL_ROOT=$(cd - >/dev/null && cd ../.. && pwd) node --test --test-reporter=spec ./*.test.mjs >e2e.log 2>&1 && status=0 || status=$?
+status=0
+FL_BUILD=$build FL_ROOT=$root node --test --test-reporter=spec ./*.test.mjs >e2e.log 2>&1 || status=$?
 grep -E '^ *(✔|✖)|Error' e2e.log || true
 passed=$(sed -n 's/^ℹ pass //p' e2e.log) failed=$(sed -n 's/^ℹ fail //p' e2e.log)
 [ "$status" = 0 ] || tail -60 e2e.log >&2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup.sh GROUP..., groups build, check, san and e2e. As root through apt,
-# otherwise it prints the one line to run and fails. Does nothing, quickly, when all are there.
+# Installs the Debian packages that are missing: setup.sh GROUP..., groups build, check, san and e2e. As root through
+# apt, otherwise it prints the one line to run and fails. Does nothing, quickly, when all are there.
 set -eu
 
 packages_of() {

@@ -72,8 +72,8 @@ int32_t fl_ladder_last(const fl_ladder *l);
 
 /* ---- loss (ladder_loss.c) ---- */
 
-/* Every row's loss, before any is measured, from --loss FILE or by an evaluation of its own. FL_ERR_DATA: the file has none for a row at this
- * length; detail says with which variant to make it. */
+/* Every row's loss, before any is measured, from --loss FILE or by an evaluation of its own. FL_ERR_DATA: the file
+ * has none for a row at this length; detail says with which variant to make it. */
 fl_err fl_ladder_find_losses(fl_ladder *ladder);
 
 /* Row 1's time with the peer's kernels, from --peer FILE. */

@@ -12,8 +12,8 @@
 
 static const double WAIT_S = 0.01, CLOSE_S = 30;
 
-/* One chain at a time is read: pages [first, end) of a document, of which `asked` were asked for and `done` have come or
- * failed. A reference is held on every page of the chain that is there, so that none is evicted meanwhile. */
+/* One chain at a time is read: pages [first, end) of a document, of which `asked` were asked for and `done` have come
+ * or failed. A reference is held on every page of the chain that is there, so that none is evicted meanwhile. */
 struct fl_disk_tier {
     fl_disk *disk;
     int64_t page_bytes;

@@ -124,8 +124,8 @@ static fl_err take_step_arrays(fl_engine *e) {
     return far ? fl_arena_take(&arena, floats, sizeof(float), &e->far_k_table) : FL_ERR_OK;
 }
 
-/* Pages are worth what they cost: FLOPs of 64 rows at the beginning, and what they grow by with each page before. Reading
- * one back from disk is taken as a tenth of computing it (bench/results: a hundredth for spark-66m). */
+/* Pages are worth what they cost: FLOPs of 64 rows at the beginning, and what they grow by with each page before.
+ * Reading one back from disk is taken as a tenth of computing it (bench/results: a hundredth for spark-66m). */
 static fl_err open_prefix(fl_engine *e) {
     static const double STORED_SHARE = 0.1;
     const int32_t tile = fl_tile_rows(e), far = (e->ctx_tokens - 1) / tile * tile;

@@ -12,9 +12,9 @@ typedef struct fl_rates_measuring {
 } fl_rates_measuring;
 
 /* Steps of many and of few document rows at the start, the middle and the end of `depth` positions, tail rows and
- * decode rows behind them; adds a sample for each step and kind of call. While no request runs and nobody holds a page; the engine is as
- * before afterwards, but that meters and counts of lists begin anew. On a device, where a timed op is waited for, a step's calls are scaled to
- * the time that the step takes unwatched. */
+ * decode rows behind them; adds a sample for each step and kind of call. While no request runs and nobody holds a
+ * page; the engine is as before afterwards, but that meters and counts of lists begin anew. On a device, where a
+ * timed op is waited for, a step's calls are scaled to the time that the step takes unwatched. */
 fl_err fl_rates_measure(fl_engine *engine, const fl_rates_measuring *m, fl_rate_samples *samples);
 
 #endif

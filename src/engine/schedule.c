@@ -140,8 +140,9 @@ static void sort_queued(const fl_engine *e, fl_request **queued, int32_t n, doub
     }
 }
 
-/* Those that have pages have all they need, and what waiting ones keep can be taken from them: so running ones always end, and the
- * first in the queue fits at the latest when none runs. It may be overtaken by smaller ones, for a while. */
+/* Those that have pages have all they need, and what waiting ones keep can be taken from them: so running ones always
+ * end, and the first in the queue fits at the latest when none runs. It may be overtaken by smaller ones, for a
+ * while. */
 int32_t fl_schedule_admit(fl_engine *e, fl_request **run, int32_t n) {
     static _Thread_local fl_request *queued[RUN_MAX];
     double now_s = fl_now_s();

@@ -1,6 +1,6 @@
-/* One entry a page, in a fixed table of chained buckets, so nothing is allocated after start. The eviction scan is linear
- * in the cache, which is rare and cheap beside computing one page. A page that others follow stays: they would be out of
- * reach without it. */
+/* One entry a page, in a fixed table of chained buckets, so nothing is allocated after start. The eviction scan is
+ * linear in the cache, which is rare and cheap beside computing one page. A page that others follow stays: they would
+ * be out of reach without it. */
 #include "kv/prefix.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* One HTTP/1.1 request on a socket of its own that never blocks, for an event loop that has thousands. The answer's body
- * comes in pieces, chunked or not. HTTP as far as a load generator needs it: http only, no redirects, one request a
- * connection. */
+/* One HTTP/1.1 request on a socket of its own that never blocks, for an event loop that has thousands. The answer's
+ * body comes in pieces, chunked or not. HTTP as far as a load generator needs it: http only, no redirects, one
+ * request a connection. */
 #ifndef FL_LOAD_HTTP_CALL_H
 #define FL_LOAD_HTTP_CALL_H
 
@@ -49,7 +49,8 @@ typedef struct fl_http_call {
     void *context;
 } fl_http_call;
 
-/* Starts a connection. body: NULL = GET. On success the caller closes *out. FL_ERR_IO: no socket, or refused at once. */
+/* Starts a connection. body: NULL = GET. On success the caller closes *out. FL_ERR_IO: no socket, or refused at once.
+ * */
 fl_err fl_http_call_open(const fl_http_server *server, const char *path, const char *body, size_t body_bytes,
                          fl_http_call *out);
 void fl_http_call_close(fl_http_call *call);

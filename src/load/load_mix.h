@@ -23,8 +23,8 @@ typedef struct fl_load_mix {
     int32_t n;
 } fl_load_mix;
 
-/* path: NULL = questions of 128 to 512 tokens, answers of 32. Shares are scaled to sum to 1. FL_ERR_DATA names the field
- * and what was expected; fields of other names are refused. */
+/* path: NULL = questions of 128 to 512 tokens, answers of 32. Shares are scaled to sum to 1. FL_ERR_DATA names the
+ * field and what was expected; fields of other names are refused. */
 fl_err fl_load_mix_read(const char *path, fl_load_mix *out);
 
 /* The same of a text. */

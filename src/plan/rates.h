@@ -1,5 +1,5 @@
-/* How fast a machine does a model's ops: seconds a call, a FLOP and a byte of each kind of call. From a datasheet (roofs)
- * or fitted to timed calls. With the dry run they give the time of steps and prompts (plan/predict.h).
+/* How fast a machine does a model's ops: seconds a call, a FLOP and a byte of each kind of call. From a datasheet
+ * (roofs) or fitted to timed calls. With the dry run they give the time of steps and prompts (plan/predict.h).
  *
  * The time of a call with f FLOPs and b bytes, as the op's cost function counts them:
  *   measured   call_s + f flop_s + b byte_s: a fit, in which a byte is what small and large calls do not share
@@ -69,9 +69,9 @@ fl_rate_kind fl_rate_kind_of(fl_op_id op, const void *args);
 /* What a call costs by its own cost function. */
 fl_cost fl_op_cost(fl_op_id op, const void *args);
 
-/* The cost that calls are timed by, and so what fits and predictions count: the call's own, but attention over ranges of
- * keys counts the whole tiles that a kernel visits. At a window's edge and along the diagonal those are more than the
- * pairs that are seen, the more the narrower the window is. */
+/* The cost that calls are timed by, and so what fits and predictions count: the call's own, but attention over ranges
+ * of keys counts the whole tiles that a kernel visits. At a window's edge and along the diagonal those are more than
+ * the pairs that are seen, the more the narrower the window is. */
 fl_cost fl_rate_cost(fl_op_id op, const void *args);
 
 /* Seconds of one call of this cost. */
@@ -97,9 +97,10 @@ typedef struct fl_rate_samples {
 fl_err fl_rate_samples_add(fl_rate_samples *samples, const fl_rate_sample *sample);
 void fl_rate_samples_close(fl_rate_samples *samples);
 
-/* For each kind the rates >= 0 that miss its samples least: the sum over samples of (fitted - timed)^2 / fitted. That is a
- * relative error weighted by time: long steps decide, short ones still count, and the sum of all times is kept. Kinds without samples borrow their op's,
- * ops without samples the machine's matrix products (FLOPs) and norms (bytes). FL_ERR_INVALID: no sample at all. */
+/* For each kind the rates >= 0 that miss its samples least: the sum over samples of (fitted - timed)^2 / fitted. That
+ * is a relative error weighted by time: long steps decide, short ones still count, and the sum of all times is kept.
+ * Kinds without samples borrow their op's, ops without samples the machine's matrix products (FLOPs) and norms
+ * (bytes). FL_ERR_INVALID: no sample at all. */
 fl_err fl_rates_fit(const fl_rate_samples *samples, fl_rates *out);
 
 /* JSON, one object: source, and by kind seconds a call, FLOP and byte. Reading checks every number: FL_ERR_DATA names

@@ -75,7 +75,8 @@ bool fl_sched_too_late(const fl_sched_policy *policy, const fl_sched_item *item,
                        double left_s, double now_s);
 
 /* Seconds until a new prompt of cost_s has its first token, less cost_s itself. queued_s [n_bins]: what prompts that
- * are there still need. While its bin works off what is ahead and then itself, every other bin gets its share at most. */
+ * are there still need. While its bin works off what is ahead and then itself, every other bin gets its share at
+ * most. */
 double fl_sched_wait_s(const fl_sched_policy *policy, const double *queued_s, double cost_s);
 
 /* What else the engine has to do beside a prompt's step. */

@@ -36,9 +36,9 @@ static void near(double found, double expected) {
         fail_msg("expected %.12g, found %.12g", expected, found);
 }
 
-/* A second a call and nothing else: as many seconds as calls. Of spark-66m:2, a dense and a routed layer, the calls that
- * can be counted without reading the model: one embedding; KV written and attention once a layer; experts multiplied
- * twice (up with gate, down) for each routing. */
+/* A second a call and nothing else: as many seconds as calls. Of spark-66m:2, a dense and a routed layer, the calls
+ * that can be counted without reading the model: one embedding; KV written and attention once a layer; experts
+ * multiplied twice (up with gate, down) for each routing. */
 static void every_call_counts_once(void **state) {
     (void)state;
     planned p = open_shape("spark-66m:2");
@@ -68,8 +68,8 @@ static void time_is_work_over_rate(void **state) {
     const fl_dry_prompt prompt = {.document_end = 9984, .n_tokens = 10000, .span_tokens = 4096};
     assert_int_equal(fl_predict_prompt(p.dry, &rates, &prompt, NULL, &found), FL_ERR_OK);
     assert_int_equal(fl_dry_run_prompt(p.dry, &prompt, &count), FL_ERR_OK);
-    /* Attention counts the tiles of 64 keys by 64 rows along the diagonal whole: of 9,984 rows that see p + 1 keys each,
-     * 156 x 157 / 2 tiles in place of 9,984 x 9,985 / 2 pairs. */
+    /* Attention counts the tiles of 64 keys by 64 rows along the diagonal whole: of 9,984 rows that see p + 1 keys
+     * each, 156 x 157 / 2 tiles in place of 9,984 x 9,985 / 2 pairs. */
     double tiles = 156. * 157 / 2 * 64 * 64, seen = 9984. * 9985 / 2;
     double attention = count.attn_prefill.flops * tiles / seen;
     near(found.time_s, (count.total.flops - count.attn_prefill.flops + attention) / 1e12);

@@ -5,8 +5,8 @@
 
 enum { SPAN = 4096, TILE = 64, ANSWER = 32, LIVE_MAX = 4096, DECODE_MAX = 64, LAYERS = 8 };
 
-/* spark-66m: linear work of a row, attention of a row on a key, a key rebuilt; and how fast. A prompt of 256 tokens takes
- * 22 ms, of 8,192 1.33 s. */
+/* spark-66m: linear work of a row, attention of a row on a key, a key rebuilt; and how fast. A prompt of 256 tokens
+ * takes 22 ms, of 8,192 1.33 s. */
 static const double ROW_FLOPS = 4.4e7, PAIR_FLOPS = 20480, KEY_FLOPS = 2.1e6, FLOPS_PER_S = 800e9;
 static const double STEP_S = 6e-3, DECODE_S = 1.2e-3, DECODE_ROW_S = 0.25e-3;
 

@@ -191,8 +191,8 @@ static void step(world *w, fl_sched *s, double *now_s) {
     w->left_s[i] = w->left_s[--w->n];
 }
 
-/* At 85% load every prompt is done, none after more than half an hour of the 16 hours: two books of 150 s, one behind the
- * other at a share of 1/8, would take 40 minutes if their bin never had more than its share. */
+/* At 85% load every prompt is done, none after more than half an hour of the 16 hours: two books of 150 s, one behind
+ * the other at a share of 1/8, would take 40 minutes if their bin never had more than its share. */
 static void nobody_starves_in_100000_random_arrivals(void **state) {
     (void)state;
     static world w;

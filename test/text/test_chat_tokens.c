@@ -160,7 +160,8 @@ static void note_text(void *context, const char *text, size_t n) {
  * found. */
 static void calls_that_the_model_writes_are_found(void **state) {
     (void)state;
-    static const char answer[] = "Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>find\n"
+    static const char answer[] = "Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"
+                                 "function<｜tool▁sep｜>find\n"
                                  "```json\n{\"é\": [1]}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
     const fl_text_span all = {0, sizeof answer - 1};
     static char out[FL_DETOK_OUT_BYTES];

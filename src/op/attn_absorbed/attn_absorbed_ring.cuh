@@ -1,6 +1,6 @@
-/* attn_absorbed, CUDA, for latents of 512 and k_pe of 64 dimensions: keys are never written out in bf16. Chunks of 32 or
- * 64 keys come as they are stored through a ring of buffers in shared memory, by the bulk copy engine (rows of 128 bytes,
- * swizzled), several ahead. For each page of 64 keys that some lane of the task sees:
+/* attn_absorbed, CUDA, for latents of 512 and k_pe of 64 dimensions: keys are never written out in bf16. Chunks of 32
+ * or 64 keys come as they are stored through a ring of buffers in shared memory, by the bulk copy engine (rows of 128
+ * bytes, swizzled), several ahead. For each page of 64 keys that some lane of the task sees:
  *   scores  S[16 lanes][64 keys] = q key^T by mma.sync: a warp has 32 keys and a quarter of the dimensions, whose q it
  *           keeps in registers
  *   weights a warp has two lanes: the four parts of S in order, maximum, P in 16 bits, the running (m, l)
@@ -17,13 +17,13 @@
  * The order of dimensions within a product's 16 is whatever the codes' bits suggest; q is loaded in the same order. An
  * int4 or fp8 latent is therefore rounded to act nowhere, P scale is.
  *
- * Where timelines have 32 lanes and tasks of 32 still fill a device, a task has two tiles of 16: each operand made of codes
- * is used twice, and a lane's numbers are the same.
+ * Where timelines have 32 lanes and tasks of 32 still fill a device, a task has two tiles of 16: each operand made of
+ * codes is used twice, and a lane's numbers are the same.
  *
  * Grid: (lane groups of all timelines) x spans, groups that share pages side by side. Block: 256 threads. Shared: about
- * 106 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16; up to 226 KiB with two tiles. Bound by memory
- * for bf16; by instruction issue, close to memory, for int4; by instruction issue for fp8 and for more than 16 lanes a
- * key. */
+ * 106 KiB for int4 and fp8 (two blocks a multiprocessor), 203 KiB for bf16; up to 226 KiB with two tiles. Bound by
+ * memory for bf16; by instruction issue, close to memory, for int4; by instruction issue for fp8 and for more than 16
+ * lanes a key. */
 #ifndef FL_OP_ATTN_ABSORBED_RING_CUH
 #define FL_OP_ATTN_ABSORBED_RING_CUH
 
