@@ -53,7 +53,7 @@ typedef struct fl_http_handlers {
 typedef struct fl_http_options {
     const char *host;           /* numeric address or name; "" = all addresses */
     int32_t port;               /* 0 = any free one */
-    int32_t connections_max;    /* open at once; more are closed at once */
+    int32_t connections_max;    /* open at once; more wait to be taken */
     int64_t head_bytes_max;     /* of one request */
     int64_t body_bytes_all_max; /* of bodies in memory, over all exchanges; beyond: 503 */
     int64_t stream_bytes_max;   /* of one stream, written and not yet sent; beyond: the stream is cut off */
