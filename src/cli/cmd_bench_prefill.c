@@ -23,7 +23,8 @@ typedef struct row {
     double density; /* of block lists */
     double skew;    /* hottest expert's rows over the mean, as routed; 0 = no experts */
     fl_meters meters;
-    double traced_s;    /* median of the runs with a trace, each right after one without; 0 = no --trace */
+    double traced_s;    /* median of the runs with a trace; 0 = no --trace */
+    double trace_cost;  /* median over pairs of runs, with a trace over without, less 1 */
     double predicted_s; /* with --predict */
     double predicted_kind_s[FL_N_RATES];
     fl_bench_memory memory;
@@ -42,9 +43,25 @@ static fl_err run_traced(fl_bench *b, int64_t n_tokens, double *ttft_s) {
     return err;
 }
 
-/* `runs` first tokens, with --trace as many more in turns with these. On a device routing is read in one more
- * run, whose ops count, since it waits for it; a single run does both: of a long prompt the waiting is nothing.
- * */
+/* A run, and with --trace one more beside it, which comes first every other time: what drifts falls on both alike. */
+static fl_err run_pair(fl_bench *b, int64_t n_tokens, int32_t i, run_times *t) {
+    bool traced = b->options->trace != NULL;
+    t->traced_s[i] = 0;
+    if (traced && i % 2 == 1) FL_TRY(run_traced(b, n_tokens, &t->traced_s[i]));
+    FL_TRY(fl_bench_first_token(b, n_tokens, &t->ttft_s[i]));
+    if (traced && i % 2 == 0) FL_TRY(run_traced(b, n_tokens, &t->traced_s[i]));
+    t->timed_s += t->ttft_s[i] + t->traced_s[i];
+    return FL_ERR_OK;
+}
+
+static double trace_cost(const run_times *t, int32_t runs) {
+    double ratios[RUNS_MAX];
+    for (int32_t i = 0; i < runs; i++) ratios[i] = t->traced_s[i] / t->ttft_s[i];
+    return fl_bench_median(ratios, runs) - 1;
+}
+
+/* `runs` first tokens, in pairs with --trace. On a device routing is read in one more run, whose ops count, since it
+ * waits for it; a single run does both: of a long prompt the waiting is nothing. */
 static fl_err run_timed(fl_bench *b, int64_t n_tokens, run_times *t) {
     int32_t runs = (int32_t)b->options->runs;
     fl_backend *be = b->engine->be;
@@ -53,12 +70,7 @@ static fl_err run_timed(fl_bench *b, int64_t n_tokens, run_times *t) {
     t->timed_s = 0;
     if (apart) fl_timed_watch(be, false);
     fl_engine_trace_stop(b->engine);
-    for (int32_t i = 0; i < runs && err == FL_ERR_OK; i++) {
-        t->traced_s[i] = 0;
-        err = fl_bench_first_token(b, n_tokens, &t->ttft_s[i]);
-        if (err == FL_ERR_OK && b->options->trace) err = run_traced(b, n_tokens, &t->traced_s[i]);
-        t->timed_s += err == FL_ERR_OK ? t->ttft_s[i] + t->traced_s[i] : 0;
-    }
+    for (int32_t i = 0; i < runs && err == FL_ERR_OK; i++) err = run_pair(b, n_tokens, i, t);
     fl_engine_get_meters(b->engine, &b->meters);
     if (!apart) return err;
     fl_timed_reset(b->timed);
@@ -94,6 +106,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     out->predicted_s = prediction.time_s;
     memcpy(out->predicted_kind_s, prediction.rate_s, sizeof out->predicted_kind_s);
     out->memory = fl_bench_memory_now(b);
+    if (b->options->trace) out->trace_cost = trace_cost(&times, runs); /* before they are sorted */
     out->ttft_s = fl_bench_median(times.ttft_s, runs);
     out->traced_s = fl_bench_median(times.traced_s, runs);
     out->meters = b->meters;
@@ -137,8 +150,8 @@ static void print_row(const fl_bench *b, const row *r) {
     putchar('\n');
     fl_meters_print(stdout, &r->meters);
     if (r->traced_s > 0)
-        printf("traced  %s, %+.2f%%\n", fl_format_seconds(r->traced_s).s,
-               100 * (r->traced_s / r->ttft_s - 1));
+        printf("traced  %s; by pairs of runs a trace costs %+.2f%%\n", fl_format_seconds(r->traced_s).s,
+               100 * r->trace_cost);
     fflush(stdout);
 }
 
@@ -181,7 +194,7 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "ops", fl_bench_ops_json(r->ops, r->n_ops));
     json_object_set_new(out, "meters", fl_meters_json(&r->meters));
     if (r->traced_s > 0) json_object_set_new(out, "traced_ttft_s", json_real(r->traced_s));
-    if (r->traced_s > 0) json_object_set_new(out, "trace_cost", json_real(r->traced_s / r->ttft_s - 1));
+    if (r->traced_s > 0) json_object_set_new(out, "trace_cost", json_real(r->trace_cost));
 }
 
 /* Never a loss: there is none of random weights. */
