@@ -1,0 +1,13 @@
+#!/bin/sh
+# What the server has to hold under load: serve_load.sh BUILD [PART...], parts: capacity mixed equal overload streams stalled
+# disconnects (all, without one named; mixed needs capacity's result, of this call or an earlier one). About 50 quiet minutes,
+# half of them in mixed. Node.js 20 or later. Results: BUILD/bench/serve/PART.json, and of all parts found there
+# bench/results/serve-DATE-MACHINE.jsonl and .md.
+# SERVE_LOAD_SCALE=0.02 (default 1) scales durations, counts and the long prompts: to try it, not to cite it.
+set -eu
+build=$(cd "${1:?usage: serve_load.sh BUILD [PART...]}" && pwd)
+shift
+node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' 2>/dev/null ||
+    { echo "serve_load: Node.js 20 or later is needed (found $(node --version 2>/dev/null || echo none))" >&2; exit 2; }
+ulimit -n "$(ulimit -Hn)"
+exec node "$(dirname "$0")/serve_load.mjs" "$build" "$@"

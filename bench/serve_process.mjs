@@ -1,0 +1,113 @@
+// Servers and load generators as processes: started, asked, measured, ended.
+import { spawn } from 'node:child_process';
+import { readFileSync, readdirSync } from 'node:fs';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+
+export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1e3 * seconds));
+
+// All of a program's standard output; its standard error goes to ours.
+export async function output(command, args, options = {}) {
+  const child = spawn(command, args, { stdio: ['ignore', 'pipe', 'inherit'], ...options });
+  let text = '';
+  child.stdout.setEncoding('utf8').on('data', (piece) => (text += piece));
+  const code = await new Promise((resolve, reject) => child.once('error', reject).once('close', resolve));
+  return { code, text };
+}
+
+function rssBytes(pid) {
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8');
+  return 1024 * Number(/^VmRSS:\s*(\d+)/m.exec(status)[1]);
+}
+
+function children(pid) {
+  return readdirSync(`/proc/${pid}/task`).flatMap((task) =>
+    readFileSync(`/proc/${pid}/task/${task}/children`, 'utf8').split(' ').filter(Boolean).map(Number));
+}
+
+// A server on a port of its own.
+export async function startServer(build, options) {
+  const args = ['serve', path.join(build, 'models/spark-66m'), '--port', '0', '--log-format', 'json', ...options];
+  const child = spawn(path.join(build, 'firstlight'), args, { stdio: ['ignore', 'inherit', 'pipe'] });
+  const errors = [];
+  const port = await new Promise((resolve, reject) => {
+    child.once('exit', (code) => reject(new Error(`the server ended with ${code}: ${errors.join('\n')}`)));
+    createInterface({ input: child.stderr }).on('line', (line) => {
+      const entry = line.startsWith('{') ? JSON.parse(line) : {};
+      if (entry.event === 'listening') resolve(entry.port);
+      if (!line.startsWith('{') || entry.level === 'error') errors.push(line);
+    });
+  });
+  const url = `http://127.0.0.1:${port}`;
+  while ((await fetch(`${url}/health`)).status !== 200) await sleep(0.1);
+  const [worker] = children(child.pid);
+  const server = {
+    url, port, options,
+    // Values of /metrics without labels of their own, by name.
+    async metrics() {
+      const text = await (await fetch(`${url}/metrics`)).text();
+      const found = text.matchAll(/^firstlight:(\w+)\{model_name="[^"]*"\} (\S+)$/gm);
+      return Object.fromEntries([...found].map(([, name, value]) => [name, Number(value)]));
+    },
+    rss: () => ({ front: rssBytes(child.pid), worker: rssBytes(worker) }),
+    fds: () => ({ front: readdirSync(`/proc/${child.pid}/fd`).length, worker: readdirSync(`/proc/${worker}/fd`).length }),
+    async idle() {
+      for (let calm = 0; calm < 5; await sleep(0.3)) {
+        const m = await server.metrics();
+        calm = m.num_requests_running + m.num_requests_waiting === 0 ? calm + 1 : 0;
+      }
+    },
+    async stop() {
+      const code = new Promise((resolve) => child.once('exit', resolve));
+      child.kill('SIGTERM');
+      if ((await code) !== 0) throw new Error(`the server ended with ${await code}: ${errors.join('\n')}`);
+    },
+  };
+  return server;
+}
+
+// Runs `work` with a server that ends with it.
+export async function withServer(build, options, work) {
+  const server = await startServer(build, options);
+  try {
+    return await work(server);
+  } finally {
+    await server.stop();
+  }
+}
+
+// Looks at a server each second: stop() gives {samples: [{t_s, computed, answered}], rss}.
+export function watchServer(server) {
+  const samples = [];
+  const rss = { front: 0, worker: 0 };
+  const begin = performance.now();
+  let on = true;
+  const done = (async () => {
+    while (on) {
+      const m = await server.metrics();
+      samples.push({
+        t_s: (performance.now() - begin) / 1e3,
+        computed: m.prompt_tokens_computed_total,
+        answered: m.generation_tokens_total,
+      });
+      const now = server.rss();
+      for (const name of ['front', 'worker']) rss[name] = Math.max(rss[name], now[name]);
+      await sleep(1);
+    }
+  })();
+  return {
+    async stop() {
+      on = false;
+      await done;
+      return { samples, rss };
+    },
+  };
+}
+
+// firstlight bench serve; its JSON.
+export async function benchServe(build, server, options) {
+  const args = ['bench', 'serve', '--url', server.url, '--json', '-q', ...options.map(String)];
+  const { code, text } = await output(path.join(build, 'firstlight'), args);
+  if (code !== 0) throw new Error(`firstlight ${args.join(' ')} ended with ${code}`);
+  return JSON.parse(text);
+}
