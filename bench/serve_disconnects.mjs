@@ -19,11 +19,11 @@ function random(seed) {
 function request(draw) {
   const words = Array.from({ length: 20 + Math.floor(draw() * 300) }, () => Math.floor(draw() * 1e4)).join(' ');
   const body = JSON.stringify({ stream: true, max_tokens: 200, ignore_eos: true, messages: [{ role: 'user', content: words }] });
-  const head = `POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n`;
+  const head = `POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n`;
   return { head, body };
 }
 
-// One client; resolves when its socket is closed. RST or FIN, as drawn.
+// One client; resolves when its socket is closed, with true if the answer was none or 200. RST or FIN, as drawn.
 function leave(port, moment, draw) {
   const { head, body } = request(draw);
   const [cut, reset, delay_ms] = [draw(), draw() < 0.5, draw() * 30];
@@ -31,15 +31,23 @@ function leave(port, moment, draw) {
     const socket = net.connect(port, '127.0.0.1');
     const go = () => (reset ? socket.resetAndDestroy() : socket.destroy());
     let tokens = 0;
+    let good = true;
     socket.on('error', () => {});
-    socket.once('close', () => resolve());
-    socket.setTimeout(60000, go);
+    socket.once('close', () => resolve(good));
+    socket.setTimeout(60000, () => {
+      good = false;
+      go();
+    });
     socket.once('connect', () => {
       if (moment === 'head') socket.write(head.slice(0, 1 + cut * (head.length - 2)), () => setTimeout(go, delay_ms / 3));
       else if (moment === 'body') socket.write(head + body.slice(0, cut * (body.length - 1)), () => setTimeout(go, delay_ms / 3));
       else socket.write(head + body, () => moment === 'prefill' && setTimeout(go, delay_ms));
     });
     socket.on('data', (bytes) => {
+      if (bytes.includes('HTTP/1.1 ') && !bytes.includes('HTTP/1.1 200')) {
+        good = false;
+        go();
+      }
       if (moment !== 'stream') return;
       if (bytes.includes('"content":"')) tokens++;
       if (tokens > cut * 8 || bytes.includes('[DONE]')) go();
@@ -47,12 +55,15 @@ function leave(port, moment, draw) {
   });
 }
 
+// How many were told anything but 200, or nothing for a minute.
 async function crowd(port, n, draw) {
   let left = n;
+  let bad = 0;
   const one = async () => {
-    while (left-- > 0) await leave(port, MOMENTS[Math.floor(draw() * MOMENTS.length)], draw);
+    while (left-- > 0) bad += !(await leave(port, MOMENTS[Math.floor(draw() * MOMENTS.length)], draw));
   };
   await Promise.all(Array.from({ length: AT_ONCE }, one));
+  return bad;
 }
 
 async function look(server) {
@@ -64,13 +75,13 @@ async function look(server) {
 }
 
 export async function disconnects(build, n, seed, { most, plain }) {
-  const options = ['--max-model-len', '4096', '--kv-tokens', '65536', '--max-wait', '0', '--max-queued-requests', '2048'];
+  const options = ['--max-model-len', '4096', '--kv-tokens', '16384', '--max-wait', '0', '--max-queued-requests', '2048'];
   return withServer(build, options, async (server) => {
     const draw = random(seed);
-    await crowd(server.port, Math.max(100, n / 20), draw);
+    await crowd(server.port, Math.max(200, n / 10), draw); // touches every page of the pool once
     const before = await look(server);
     const begin = performance.now();
-    await crowd(server.port, n, draw);
+    const bad = await crowd(server.port, n, draw);
     const took_s = (performance.now() - begin) / 1e3;
     const after = await look(server);
     const restarts = (await server.metrics()).worker_restarts_total;
@@ -79,6 +90,7 @@ export async function disconnects(build, n, seed, { most, plain }) {
     return {
       rows: [
         plain('disconnects', `${n} in ${took_s.toFixed(0)} s`, ''),
+        most('other answers than 200, or none for a minute', bad, '', 0),
         plain('KV pages held before', before.kv_usage, 'of the pool'),
         most('KV pages held after, beyond that', after.kv_usage - before.kv_usage, 'of the pool', 0),
         most('requests left, running and in the front (this question is one)', after.running + after.in_flight, '', 1),

@@ -3,6 +3,7 @@
 # disconnects (all, without one named; mixed needs capacity's result, of this call or an earlier one). About 50 quiet minutes,
 # half of them in mixed. Node.js 20 or later. Results: BUILD/bench/serve/PART.json, and of all parts found there
 # bench/results/serve-DATE-MACHINE.jsonl and .md.
+# DURATION=600 is the seconds of each of mixed's two runs, SERVE_LOAD_SEED=1 the seed.
 # SERVE_LOAD_SCALE=0.02 (default 1) scales durations, counts and the long prompts: to try it, not to cite it.
 set -eu
 build=$(cd "${1:?usage: serve_load.sh BUILD [PART...]}" && pwd)
