@@ -96,6 +96,13 @@ static void tighten(bound *b, const json_t *schema, const char *keyword, int sig
     *b = (bound){schema, value, keyword, number, strict};
 }
 
+static void find_bounds(const json_t *schema, bound *low, bound *high) {
+    tighten(low, schema, "minimum", 1, false);
+    tighten(low, schema, "exclusiveMinimum", 1, true);
+    tighten(high, schema, "maximum", -1, false);
+    tighten(high, schema, "exclusiveMaximum", -1, true);
+}
+
 /* The shortest decimal number that is the bound, without its sign. */
 static void write_shortest(const json_t *value, char *out, size_t room) {
     if (json_is_integer(value)) {
@@ -202,11 +209,7 @@ fl_err fl_schema_make_number(fl_schema_build *b, const fl_schema_list *list, boo
     bound low = {0}, high = {0};
     uint32_t index;
     for (uint32_t i = 0; i < list->n; i++) {
-        const json_t *schema = list->items[i].schema;
-        tighten(&low, schema, "minimum", 1, false);
-        tighten(&low, schema, "exclusiveMinimum", 1, true);
-        tighten(&high, schema, "maximum", -1, false);
-        tighten(&high, schema, "exclusiveMaximum", -1, true);
+        find_bounds(list->items[i].schema, &low, &high);
     }
     if (low.value || high.value || integer) {
         FL_TRY(make_bounds(b, &low, &high, integer, &node.detail));
@@ -247,17 +250,49 @@ static bool is_among(const json_t *value, const json_t *schema) {
     return !values;
 }
 
-/* Keywords that would have to be checked against fixed values. */
+/* Keywords that would have to be checked against the insides of fixed arrays and objects. */
 static fl_err refuse_beside_fixed(fl_schema_build *b, const json_t *schema) {
-    static const char *const KEYWORDS[] = {"properties",      "required",         "additionalProperties",
-                                           "items",           "minItems",         "prefixItems",
-                                           "additionalItems", "maxItems",         "minLength",
-                                           "maxLength",       "pattern",          "minimum",
-                                           "maximum",         "exclusiveMinimum", "exclusiveMaximum"};
+    static const char *const KEYWORDS[] = {"properties", "required",    "additionalProperties",
+                                           "items",      "prefixItems", "additionalItems",
+                                           "minItems",   "maxItems"};
     for (size_t i = 0; i < sizeof KEYWORDS / sizeof *KEYWORDS; i++)
         if (json_object_get(schema, KEYWORDS[i]))
             return FL_SCHEMA_FAIL(b, FL_ERR_UNSUPPORTED, schema, KEYWORDS[i],
-                                  "not supported beside enum or const");
+                                  "not supported beside an array or object in enum or const");
+    return FL_ERR_OK;
+}
+
+static bool is_within(const json_t *schema, const json_t *value) {
+    bound low = {0}, high = {0};
+    find_bounds(schema, &low, &high);
+    long double number = number_of(value);
+    return !(low.value && (number < low.number || (low.strict && number == low.number))) &&
+           !(high.value && (number > high.number || (high.strict && number == high.number)));
+}
+
+static fl_err check_text(fl_schema_build *b, const json_t *schema, const json_t *value, bool *allowed) {
+    const char *text = json_string_value(value);
+    const json_t *pattern = json_object_get(schema, "pattern");
+    uint32_t points = 0, dfa = 0, state = 0;
+    for (const char *p = text; *p; p++) points += ((uint8_t)*p & 0xc0) != 0x80;
+    *allowed = points >= fl_schema_count_of(schema, "minLength", 0) &&
+               points <= fl_schema_count_of(schema, "maxLength", FL_SCHEMA_NONE);
+    if (!pattern || !*allowed) return FL_ERR_OK;
+    const fl_schema_pattern p = {json_string_value(pattern), json_string_length(pattern), 0, FL_SCHEMA_NONE};
+    FL_TRY(find_table(b, schema, &p, &dfa));
+    const fl_schema_dfa *table = &b->out->dfas[dfa];
+    if (table->n == 0) state = FL_PATTERN_DEAD;
+    for (; *text && state != FL_PATTERN_DEAD; text++) state = table->next[state][(uint8_t)*text];
+    *allowed = state != FL_PATTERN_DEAD && table->accepts[state];
+    return FL_ERR_OK;
+}
+
+/* Whether the schema's keywords beside enum, const and type allow a fixed value. */
+static fl_err check_limits(fl_schema_build *b, const json_t *schema, const json_t *value, bool *allowed) {
+    *allowed = true;
+    if (json_is_array(value) || json_is_object(value)) return refuse_beside_fixed(b, schema);
+    if (json_is_string(value)) return check_text(b, schema, value, allowed);
+    if (json_is_number(value)) *allowed = is_within(schema, value);
     return FL_ERR_OK;
 }
 
@@ -282,7 +317,8 @@ static fl_err check_value(fl_schema_build *b, const fl_schema_list *list, const 
     *allowed = true;
     for (uint32_t i = 0; i < list->n && *allowed; i++) {
         const json_t *schema = list->items[i].schema;
-        if (schema == from) continue;
+        FL_TRY(check_limits(b, schema, value, allowed));
+        if (schema == from || !*allowed) continue;
         FL_TRY(fl_schema_work(b, 1 + (int64_t)json_array_size(json_object_get(schema, "enum"))));
         *allowed = is_among(value, schema);
     }
@@ -294,7 +330,6 @@ static fl_err add_values(fl_schema_build *b, const fl_schema_list *list, uint32_
     const json_t *from = NULL;
     for (uint32_t i = list->n; i-- > 0;) {
         const json_t *schema = list->items[i].schema;
-        FL_TRY(refuse_beside_fixed(b, schema));
         if (json_object_get(schema, "enum") || json_object_get(schema, "const")) from = schema;
     }
     const json_t *values = json_object_get(from, "enum"), *one = json_object_get(from, "const");

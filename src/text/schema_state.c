@@ -115,12 +115,12 @@ static bool take_space(reading *r, uint8_t byte) {
     fl_schema_frame *f = &r->frames[r->depth - 1];
     int space = f->at >> SPACE_SHIFT, place = f->at & PLACE;
     int level = r->depth - 1 - (place == VALUE_ENDED); /* of what comes next */
-    bool in_spaces = space >= SPACE_LINE && space < SPACE_LINE + INDENT * level;
+    bool more_spaces = byte == ' ' && space >= SPACE_LINE && space < SPACE_LINE + INDENT * level;
+    bool more_tabs = byte == '\t' && space > SPACE_TABS && space < SPACE_TABS + level;
     if (space == 0 && byte == ' ') space = SPACE_ONE;
     else if (space == 0 && byte == '\n' && place != VALUE) space = SPACE_LINE;
-    else if (byte == ' ' && in_spaces) space++;
+    else if (more_spaces || more_tabs) space++;
     else if (byte == '\t' && space == SPACE_LINE && level > 0) space = SPACE_TABS + 1;
-    else if (byte == '\t' && space > SPACE_TABS && space < SPACE_TABS + level) space++;
     else return false;
     f->at = (uint16_t)(place | space << SPACE_SHIFT);
     return true;

@@ -115,6 +115,8 @@ static json_t *random_fixed(dice *d) {
         set(schema, "enum", json_incref(values));
     }
     json_decref(values);
+    if (roll(d, 4) == 0) set(schema, "maxLength", json_integer(3));
+    if (roll(d, 4) == 0) set(schema, "minimum", json_integer(-20));
     return schema;
 }
 

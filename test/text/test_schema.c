@@ -185,6 +185,10 @@ static const example FIXED[] = {
     {"{\"const\":0.1}", {"0.1"}, {"0.10", "0.10000000000000001"}},
     {"{\"type\":\"string\",\"enum\":[\"a\",1,null]}", {"\"a\""}, {"1", "null"}},
     {"{\"type\":\"array\",\"items\":{\"enum\":[1,12,123]}}", {"[1,12,123]", "[12]"}, {"[1234]", "[2]"}},
+    {"{\"enum\":[1,2.5,4,\"ab\",\"abc\",\"b\",null],\"minimum\":1.5,\"exclusiveMaximum\":4,\"minLength\":2,"
+     "\"pattern\":\"b$\"}",
+     {"2.5", "\"ab\"", "null"},
+     {"1", "4", "\"abc\"", "\"b\""}},
     {"{\"allOf\":[{\"enum\":[1,2,3]},{\"enum\":[2,3,4]}],\"type\":\"integer\"}", {"2", "3"}, {"1", "4"}},
 };
 
@@ -345,7 +349,7 @@ static const refusal REFUSALS[] = {
     {"{\"minLength\":1.5}", "#/minLength", FL_ERR_INVALID},
     {"{\"minimum\":\"3\"}", "#/minimum", FL_ERR_INVALID},
     {"{\"required\":[1]}", "#/required", FL_ERR_INVALID},
-    {"{\"enum\":[1],\"minimum\":0}", "#/minimum: not supported beside", FL_ERR_UNSUPPORTED},
+    {"{\"enum\":[[1]],\"minItems\":0}", "#/minItems: not supported beside", FL_ERR_UNSUPPORTED},
     {"{\"$ref\":\"http://x/y\"}", "#/$ref", FL_ERR_UNSUPPORTED},
     {"{\"$ref\":\"#/$defs/x\"}", "#/$ref: no schema at", FL_ERR_INVALID},
     {"{\"$ref\":\"#\"}", "leads back to itself", FL_ERR_INVALID},
