@@ -81,7 +81,8 @@ static double tile_keys(fl_span a, fl_span b) {
     if (none_a && none_b) return 0;
     int32_t first = none_a ? b.first : none_b || a.first < b.first ? a.first : b.first;
     int32_t end = a.end > b.end ? a.end : b.end;
-    return TILE * (double)((end + TILE - 1) / TILE - first / TILE);
+    int32_t tiles = (end + TILE - 1) / TILE - first / TILE;
+    return (double)tiles * TILE;
 }
 
 static double tile_pairs(const fl_attn_prefill_args *a) {
