@@ -46,7 +46,7 @@ fl_err fl_bench_rates_measure(const fl_options *options, fl_rates *out) {
         o.kv_cache_dtype = engines[i].kv;
         o.density = options->synthetic ? engines[i].density : NULL;
         o.tail = "dense";
-        o.ctx = o.span = 0;
+        o.ctx = o.span = o.kv_tokens = 0;
         err = measure_with(&o, device ? DEVICE_DEPTH : DEPTH, &samples, &named);
     }
     if (err == FL_ERR_OK) err = fl_rates_fit(&samples, out);

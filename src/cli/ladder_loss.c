@@ -82,12 +82,13 @@ static const fl_verb *eval_verb(void) {
 /* An evaluation with the rows' variants, each once. */
 static fl_err run_eval(const fl_ladder *l, json_t **out) {
     const fl_options *o = l->options;
-    char specs[FL_LADDER_STAGES_MAX][SPEC_BYTES], length[32], n[32], compare[SPEC_BYTES];
+    char specs[FL_LADDER_STAGES_MAX][SPEC_BYTES], length[32], n[32], threads[32], compare[SPEC_BYTES];
     const char *argv[ARGUMENTS_MAX] = {
-        o->operands.items[0], "--lengths", length,  "--n",       n,         "--tasks",
-        o->eval_tasks,        "--compare", compare, "--backend", o->backend};
-    int argc = 11, n_specs = 0;
+        o->operands.items[0], "--lengths", length,      "--n",      n,           "--tasks", o->eval_tasks,
+        "--compare",          compare,     "--backend", o->backend, "--threads", threads};
+    int argc = 13, n_specs = 0;
     snprintf(length, sizeof length, "%lld", (long long)l->ctx_tokens);
+    snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
     snprintf(n, sizeof n, "%lld", (long long)o->eval_n);
     spec_of(&l->rows[0].stage, compare);
     for (int32_t i = 1; i < l->n_rows; i++) {

@@ -76,7 +76,7 @@ const fl_option fl_option_table[] = {
          "which GPU, with --backend cuda"),
     FLAG("deterministic", 0, deterministic, "FL_DETERMINISTIC", FL_VERB_SERVE | ENGINE,
          "the same bits whatever shares a step with a prompt; CPUs always do so"),
-    FLAG("enforce-eager", 0, enforce_eager, "FL_ENFORCE_EAGER", FL_VERB_SERVE | ENGINE,
+    FLAG("enforce-eager", 0, enforce_eager, "FL_ENFORCE_EAGER", (FL_VERB_SERVE | ENGINE) & ~(uint32_t)LADDER,
          "issue a GPU's decode steps op by op, not as CUDA graphs"),
     SIZE("span", span, "FL_SPAN", "0", 0, 1 << 20, FL_VERB_SERVE | ENGINE | FL_VERB_INSPECT | FL_VERB_PLAN,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
