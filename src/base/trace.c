@@ -110,6 +110,8 @@ void fl_trace_add(fl_trace *t, const fl_trace_event *e) {
         atomic_fetch_add_explicit(&t->n_busy, 1, memory_order_relaxed);
         return;
     }
+    /* The thread's next event is likely to come soon and close: else each would wait for a line of memory. */
+    __builtin_prefetch(&t->slots[(index + 2) & (uint64_t)(t->capacity - 1)], 1);
     pack(e, word);
     /* Each word after the odd state, and none after the even one: a reader that saw a word of this event sees at
      * least the odd state when it looks again. */
