@@ -17,7 +17,7 @@ function random(seed) {
 }
 
 function request(draw) {
-  const words = Array.from({ length: 20 + Math.floor(draw() * 300) }, () => Math.floor(draw() * 1e4)).join(' ');
+  const words = Array.from({ length: 10 + Math.floor(draw() * 80) }, () => Math.floor(draw() * 1e4)).join(' ');
   const body = JSON.stringify({ stream: true, max_tokens: 200, ignore_eos: true, messages: [{ role: 'user', content: words }] });
   const head = `POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n`;
   return { head, body };
