@@ -135,8 +135,9 @@ fl_err fl_http_open(const fl_http_options *options, fl_http **out) {
     fl_http *http = calloc(1, sizeof *http);
     if (!http) return FL_FAIL(FL_ERR_NOMEM, "the HTTP server");
     http->options = *options;
-    http->listen_fd = http->epoll_fd = http->wake_fd = -1;
+    http->listen_fd = http->epoll_fd = http->wake_fd = http->timer_fd = -1;
     pthread_mutex_init(&http->slots_lock, NULL);
+    pthread_mutex_init(&http->wakes_lock, NULL);
     FL_TRY_GOTO(open_listener(http));
     FL_TRY_GOTO(fl_http_watch_open(http));
     FL_TRY_GOTO(start_daemon(http));
@@ -200,5 +201,6 @@ void fl_http_close(fl_http *http) {
     fl_http_watch_close(http);
     if (http->listen_fd >= 0) close(http->listen_fd);
     pthread_mutex_destroy(&http->slots_lock);
+    pthread_mutex_destroy(&http->wakes_lock);
     free(http);
 }

@@ -107,7 +107,7 @@ bool fl_http_stream_write(fl_http_exchange *e, const char *bytes, size_t n_bytes
     bool fits = open && e->out.failure == FL_ERR_OK;
     if (fits) {
         e->written_s = fl_now_s();
-        wake(e);
+        fl_http_wake_soon(e);
     } else if (open) {
         e->cut = true;
         wake(e);

@@ -22,13 +22,15 @@ struct fl_http {
     struct MHD_Daemon *daemon;
     int listen_fd; /* -1 once the daemon has it */
     int32_t port;
-    int epoll_fd, wake_fd;
+    int epoll_fd, wake_fd, timer_fd;
     bool watching;
     pthread_t watch;
     /* Guards slots. May be taken with an exchange's lock held, never the other way round. */
     pthread_mutex_t slots_lock;
     fl_http_slot *slots; /* [n_slots] by file descriptor */
     int n_slots;
+    pthread_mutex_t wakes_lock; /* guards wakes; may be taken with an exchange's lock held */
+    fl_http_exchange *wakes;    /* streams that have something to send, in a list that holds them */
     atomic_int_fast64_t n_exchanges, n_connections, n_body_bytes;
     atomic_bool draining, closing, stop;
 };
@@ -59,10 +61,12 @@ struct fl_http_exchange {
     const char *stream_type;
     fl_buffer out; /* what waits to be sent */
     double written_s;
-    bool suspended; /* the library waits for us */
-    bool cut;       /* nothing more is sent */
-    bool gone;      /* gone() was or is being called */
-    bool done;      /* the library has let go: `connection` is not valid any more */
+    bool waking;                 /* in http->wakes */
+    fl_http_exchange *wake_next; /* there; guarded by wakes_lock */
+    bool suspended;              /* the library waits for us */
+    bool cut;                    /* nothing more is sent */
+    bool gone;                   /* gone() was or is being called */
+    bool done;                   /* the library has let go: `connection` is not valid any more */
 };
 
 /* http_exchange.c */
@@ -93,6 +97,10 @@ void fl_http_slot_set_deadline(fl_http_exchange *exchange, double seconds);
 /* From here to forget, the client's leaving is seen. */
 void fl_http_watch_add(fl_http_exchange *exchange);
 void fl_http_watch_forget(fl_http_exchange *exchange);
+
+/* Has a waiting library go on with the stream within a millisecond. Every time it goes on it looks at all connections that
+ * wait: tokens of many streams share one look. Needs the exchange's lock. */
+void fl_http_wake_soon(fl_http_exchange *exchange);
 
 /* Ends the connection with a reset. */
 void fl_http_reset(fl_http_exchange *exchange);

@@ -10,9 +10,13 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { TICK_MS = 250, EVENTS = 64, FDS_MAX = 1 << 20, FDS_OWN = 256 };
+enum { WAKE_NS = 1000000, TICK_MS = 250, EVENTS = 64, FDS_MAX = 1 << 20, FDS_OWN = 256 };
+
+/* What an event that is not a connection's says. */
+static const uint64_t STOP = UINT64_MAX, WAKE = UINT64_MAX - 1;
 
 /* The slot of the exchange's connection, NULL if the descriptor has another one by now. Needs slots_lock. */
 static fl_http_slot *slot_of(const fl_http_exchange *e) {
@@ -101,6 +105,41 @@ static void on_leaving(fl_http *http, uint64_t who) {
     fl_http_release(e);
 }
 
+void fl_http_wake_soon(fl_http_exchange *e) {
+    fl_http *http = e->http;
+    const struct itimerspec soon = {.it_value.tv_nsec = WAKE_NS};
+    if (e->waking || !e->suspended) return;
+    e->waking = true;
+    fl_http_hold(e);
+    pthread_mutex_lock(&http->wakes_lock);
+    bool first = !http->wakes;
+    e->wake_next = http->wakes;
+    http->wakes = e;
+    pthread_mutex_unlock(&http->wakes_lock);
+    if (first) (void)timerfd_settime(http->timer_fd, 0, &soon, NULL);
+}
+
+static void wake_streams(fl_http *http) {
+    uint64_t n_times;
+    ssize_t got = read(http->timer_fd, &n_times, sizeof n_times);
+    (void)got; /* it is only there to be looked for */
+    pthread_mutex_lock(&http->wakes_lock);
+    fl_http_exchange *next, *e = http->wakes;
+    http->wakes = NULL;
+    pthread_mutex_unlock(&http->wakes_lock);
+    for (; e; e = next) {
+        next = e->wake_next;
+        pthread_mutex_lock(&e->lock);
+        e->waking = false;
+        if (e->suspended && !e->done) {
+            e->suspended = false;
+            MHD_resume_connection(e->connection);
+        }
+        pthread_mutex_unlock(&e->lock);
+        fl_http_release(e);
+    }
+}
+
 static void cut_the_slow(fl_http *http) {
     double now = fl_now_s();
     pthread_mutex_lock(&http->slots_lock);
@@ -120,7 +159,8 @@ static void *watch_main(void *context) {
     while (!atomic_load(&http->stop)) {
         int n = epoll_wait(http->epoll_fd, events, EVENTS, TICK_MS);
         for (int i = 0; i < n; i++)
-            if (events[i].data.u64 != UINT64_MAX) on_leaving(http, events[i].data.u64);
+            if (events[i].data.u64 == WAKE) wake_streams(http);
+            else if (events[i].data.u64 != STOP) on_leaving(http, events[i].data.u64);
         if (fl_now_s() < next_s) continue;
         next_s = fl_now_s() + 1e-3 * TICK_MS;
         cut_the_slow(http);
@@ -146,12 +186,15 @@ static fl_err open_slots(fl_http *http) {
 }
 
 fl_err fl_http_watch_open(fl_http *http) {
-    struct epoll_event wake = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    struct epoll_event stop = {.events = EPOLLIN, .data.u64 = STOP};
+    struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE};
     FL_TRY(open_slots(http));
     http->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     http->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (http->epoll_fd < 0 || http->wake_fd < 0 ||
-        epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->wake_fd, &wake) != 0)
+    http->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (http->epoll_fd < 0 || http->wake_fd < 0 || http->timer_fd < 0 ||
+        epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->wake_fd, &stop) != 0 ||
+        epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->timer_fd, &wake) != 0)
         return FL_FAIL(FL_ERR_IO, "epoll: %s", strerror(errno));
     int failed = pthread_create(&http->watch, NULL, watch_main, http);
     if (failed) return FL_FAIL(FL_ERR_IO, "the watch thread: %s", strerror(failed));
@@ -167,10 +210,12 @@ void fl_http_watch_stop(fl_http *http) {
     ssize_t written = write(http->wake_fd, &one, sizeof one);
     (void)written; /* the thread also wakes by itself */
     pthread_join(http->watch, NULL);
+    wake_streams(http); /* lets go of those that are left */
 }
 
 void fl_http_watch_close(fl_http *http) {
     if (http->epoll_fd >= 0) close(http->epoll_fd);
     if (http->wake_fd >= 0) close(http->wake_fd);
+    if (http->timer_fd >= 0) close(http->timer_fd);
     free(http->slots);
 }
