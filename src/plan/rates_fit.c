@@ -123,6 +123,13 @@ static void borrow(fl_rates *rates, fl_rate_kind kind, const fl_rate *from) {
     to->n_samples = 0;
 }
 
+/* An op that was timed as another kind only is like the first of these. */
+static void borrow_kind(fl_rates *rates, fl_rate_kind op, fl_rate_kind kind) {
+    const fl_rate *have = &rates->of[op];
+    bool known = have->n_samples > 0 || have->call_s + have->flop_s + have->byte_s > 0;
+    if (!known && rates->of[kind].n_samples > 0) borrow(rates, op, &rates->of[kind]);
+}
+
 /* A rate for everything: what was not timed is like its op, or like a product (FLOPs) and a norm (bytes). */
 static void fill_gaps(fl_rates *rates) {
     const fl_rate *product = &rates->of[FL_RATE_matmul], *pass = &rates->of[FL_RATE_rmsnorm];
@@ -130,8 +137,13 @@ static void fill_gaps(fl_rates *rates) {
                            .flop_s = product->flop_s,
                            .fp8_flop_s = product->flop_s,
                            .byte_s = pass->byte_s};
-    borrow(rates, FL_RATE_attn_prefill, &rates->of[FL_RATE_attn_window]);
-    for (int32_t i = 0; i < FL_N_OPS; i++) borrow(rates, (fl_rate_kind)i, &other);
+#define X(name, op) borrow_kind(rates, FL_RATE_##op, FL_RATE_##name);
+    FL_RATE_KINDS(X)
+#undef X
+    for (int32_t i = 0; i < FL_N_OPS; i++) {
+        const fl_rate *r = &rates->of[i];
+        if (r->call_s + r->flop_s + r->byte_s == 0) borrow(rates, (fl_rate_kind)i, &other);
+    }
 #define X(name, op) borrow(rates, FL_RATE_##name, &rates->of[FL_RATE_##op]);
     FL_RATE_KINDS(X)
 #undef X
