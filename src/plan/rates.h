@@ -99,8 +99,8 @@ void fl_rate_samples_close(fl_rate_samples *samples);
 
 /* For each kind the rates >= 0 that miss its samples least: the sum over samples of (fitted - timed)^2 / fitted. That
  * is a relative error weighted by time: long steps decide, short ones still count, and the sum of all times is kept.
- * Kinds without samples borrow their op's, ops without samples the machine's matrix products (FLOPs) and norms
- * (bytes). FL_ERR_INVALID: no sample at all. */
+ * Kinds without samples borrow their op's, ops without samples a kind's of theirs, else the machine's matrix products
+ * (FLOPs) and norms (bytes). FL_ERR_INVALID: no sample at all. */
 fl_err fl_rates_fit(const fl_rate_samples *samples, fl_rates *out);
 
 /* JSON, one object: source, and by kind seconds a call, FLOP and byte. Reading checks every number: FL_ERR_DATA names

@@ -61,6 +61,11 @@ static void a_fit_finds_what_made_the_times(void **state) {
     /* A kind without samples is like its op. */
     near(fl_rates_time(&r, FL_RATE_matmul_experts, &(fl_cost){1e9, 1e6, 0}), 1.045e-3, 1e-6);
     assert_int_equal(r.of[FL_RATE_matmul_experts].n_samples, 0);
+    /* An op that was timed as one kind only is like that; one that was not timed at all has the products' FLOPs. */
+    add(&s, FL_RATE_block_mean_fp8, 0, 1e6, 1e-3);
+    assert_int_equal(fl_rates_fit(&s, &r), FL_ERR_OK);
+    near(fl_rates_time(&r, FL_RATE_block_mean, &(fl_cost){0, 1e6, 0}), 1e-3, 1e-6);
+    near(r.of[FL_RATE_attn_listed].flop_s, 1e-12, 1e-6);
     fl_rate_samples_close(&s);
 }
 
