@@ -98,8 +98,8 @@ void fl_http_slot_set_deadline(fl_http_exchange *exchange, double seconds);
 void fl_http_watch_add(fl_http_exchange *exchange);
 void fl_http_watch_forget(fl_http_exchange *exchange);
 
-/* Has a waiting library go on with the stream within a millisecond. Every time it goes on it looks at all connections that
- * wait: tokens of many streams share one look. Needs the exchange's lock. */
+/* Has a waiting library go on with the stream within a millisecond. Every time it goes on it looks at all
+ * connections that wait: tokens of many streams share one look. Needs the exchange's lock. */
 void fl_http_wake_soon(fl_http_exchange *exchange);
 
 /* Ends the connection with a reset. */
