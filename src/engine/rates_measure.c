@@ -6,6 +6,9 @@
 
 enum { RUNS_MAX = 99, DEPTH_MIN = 512 };
 
+/* A step that takes so many times as long as its ops is bound by the host that issues them. */
+static const double HOST_BOUND = 1.25;
+
 /* What the kinds of calls came to in one run of a step. */
 typedef struct run_sums {
     double calls[FL_N_RATES], time_s[FL_N_RATES];
@@ -57,6 +60,12 @@ static fl_err run_once(measuring *t, const fl_dry_rows *rows, const int32_t *ids
     if (err != FL_ERR_OK) return err;
     if (!e->be->device) whole_s = watched_s;
     for (int32_t i = 0; i < FL_N_RATES; i++) ops_s += sums->time_s[i];
+    double n_calls = 0;
+    for (int32_t i = 0; i < FL_RATE_step; i++) n_calls += sums->calls[i];
+    if (e->be->device && n_calls > 0 && whole_s > HOST_BOUND * ops_s) { /* the device waited for the host */
+        add_call(sums, FL_RATE_issue, (fl_cost){.flops = n_calls}, whole_s);
+        return FL_ERR_OK;
+    }
     double scale = ops_s > whole_s ? whole_s / ops_s : 1;
     for (int32_t i = 0; i < FL_N_RATES; i++) sums->time_s[i] *= scale;
     const fl_cost all_rows = {.flops = rows->document_rows + rows->tail_rows + rows->decode_rows};
@@ -70,7 +79,7 @@ static fl_err keep_medians(measuring *t) {
     int32_t n = t->m->runs;
     for (int32_t i = 0; i < FL_N_RATES; i++) {
         if (t->runs[0].calls[i] == 0) continue;
-        for (int32_t j = 0; j < n; j++) times_s[j] = t->runs[j].time_s[i];
+        for (int32_t j = 0; j < n; j++) times_s[j] = t->runs[t->runs[j].calls[i] > 0 ? j : 0].time_s[i];
         const fl_rate_sample sample = {(fl_rate_kind)i, t->runs[0].calls[i], t->runs[0].cost[i],
                                        median(times_s, n)};
         FL_TRY(fl_rate_samples_add(t->samples, &sample));

@@ -19,15 +19,33 @@ static void on_call(void *context, fl_op_id op, const void *args, double time_s)
     add_time(context, fl_rate_kind_of(op, args), &cost);
 }
 
+/* On a device a step of few rows waits for the host, whose time is counted in place of the ops' where it is longer. */
+static void add_issue(predicting *p, double step_calls, double step_s) {
+    const fl_cost calls = {.flops = step_calls};
+    double issue_s = fl_rates_time(p->rates, FL_RATE_issue, &calls);
+    if (issue_s <= step_s) return;
+    p->out->rate_s[FL_RATE_issue] += issue_s - step_s;
+    p->out->calls[FL_RATE_issue] += 1;
+    p->out->time_s += issue_s - step_s;
+}
+
+static double op_calls(const fl_prediction *p) {
+    double n = 0;
+    for (int32_t i = 0; i < FL_RATE_step; i++) n += p->calls[i];
+    return n;
+}
+
 static fl_err add_step(fl_dry_run *dry, const fl_dry_rows *rows, predicting *p) {
     fl_dry_cost cost;
     const fl_cost all_rows = {.flops = rows->document_rows + rows->tail_rows + rows->decode_rows};
     fl_backend *count = fl_dry_run_backend(dry);
+    double before_s = p->out->time_s, before_calls = op_calls(p->out);
     fl_backend_count_watch(count, on_call, p);
     fl_err err = fl_dry_run_step(dry, rows, &cost);
     fl_backend_count_watch(count, NULL, NULL);
     if (err != FL_ERR_OK) return err;
     add_time(p, FL_RATE_step, &all_rows);
+    add_issue(p, op_calls(p->out) - before_calls, p->out->time_s - before_s);
     fl_count_add(&p->out->ops, &cost.ops);
     if (cost.scratch_bytes > p->out->scratch_bytes) p->out->scratch_bytes = cost.scratch_bytes;
     p->out->steps++;

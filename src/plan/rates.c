@@ -13,6 +13,7 @@ const char *fl_rate_name(fl_rate_kind kind) {
         FL_RATE_KINDS(X)
 #undef X
             [FL_RATE_step] = "step",
+        [FL_RATE_issue] = "issue",
     };
     return names[kind];
 }

@@ -36,6 +36,9 @@ typedef enum fl_rate_kind {
 #undef X
     /* What a step takes between its ops. Its "FLOPs" are the step's rows. */
     FL_RATE_step,
+    /* What the host takes to hand a step's ops to a device, which works on them meanwhile: no step is shorter. Its
+     * "FLOPs" are the step's calls of ops. */
+    FL_RATE_issue,
     FL_N_RATES
 } fl_rate_kind;
 

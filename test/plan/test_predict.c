@@ -94,6 +94,26 @@ static void time_is_work_over_rate(void **state) {
     close_shape(&p);
 }
 
+/* A second a call on the device. A host that hands out a call in 3 s makes three times as long of it; one that needs
+ * half a second is never waited for. */
+static void a_slow_host_holds_its_device_up(void **state) {
+    (void)state;
+    planned p = open_shape("spark-66m:1");
+    fl_rates rates = {.measured = true};
+    fl_prediction alone, slow, quick;
+    const fl_dry_rows rows = {.document_rows = 256, .n_logits = 1};
+    for (int i = 0; i < FL_RATE_step; i++) rates.of[i].call_s = 1;
+    assert_int_equal(fl_predict_step(p.dry, &rates, &rows, &alone), FL_ERR_OK);
+    rates.of[FL_RATE_issue].flop_s = 3;
+    assert_int_equal(fl_predict_step(p.dry, &rates, &rows, &slow), FL_ERR_OK);
+    rates.of[FL_RATE_issue].flop_s = 0.5;
+    assert_int_equal(fl_predict_step(p.dry, &rates, &rows, &quick), FL_ERR_OK);
+    near(slow.time_s, 3 * alone.time_s);
+    near(slow.rate_s[FL_RATE_issue], 2 * alone.time_s);
+    near(quick.time_s, alone.time_s);
+    close_shape(&p);
+}
+
 static void too_many_decode_rows_are_refused(void **state) {
     (void)state;
     planned p = open_shape("spark-66m:1");
@@ -108,6 +128,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_counts_once),
         cmocka_unit_test(time_is_work_over_rate),
+        cmocka_unit_test(a_slow_host_holds_its_device_up),
         cmocka_unit_test(too_many_decode_rows_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
