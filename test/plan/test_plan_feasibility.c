@@ -136,7 +136,8 @@ static void two_copies_are_refused(void **state) {
     assert_int_equal(fl_pd_of(&p.task, &box, &all, &pd), FL_ERR_OK);
     assert_false(pd.two_copies_fit);
     assert_false(pd.prefill.fits || pd.decode.fits);
-    assert_true(pd.prefill.share.memory.weights > 100e9 && pd.decode.share.memory.weights > 300e9);
+    assert_true((double)pd.prefill.share.memory.weights > 100e9 &&
+                (double)pd.decode.share.memory.weights > 300e9);
     assert_true(pd.one_copy_fits);
     assert_near(pd.one_copy_ttft_s, fl_outcomes_best(&all)->ttft_s * 8 / 6, 1e-12);
     assert_near(pd.transfer_bytes, 13304332288.0, 0);
