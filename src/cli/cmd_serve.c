@@ -15,7 +15,7 @@ static fl_err read_options(const fl_options *o, fl_serve_options *s) {
     if (!model || (o->model && o->operands.n > 0))
         return FL_FAIL(FL_ERR_INVALID, "expected one model: firstlight serve MODEL");
     fl_serve_options_default(s);
-    fl_ask_engine(o, &s->link.settings);
+    FL_TRY(fl_ask_settings(o, o->serve_ctx, &s->link.settings));
     s->link.settings.model_path = model;
     s->link.settings.ctx_tokens = o->serve_ctx;
     s->link.settings.kv_tokens = o->kv_tokens;

@@ -6,7 +6,7 @@
 #define LADDER  FL_VERB_BENCH_LADDER
 #define ENGINE  (ASKING | BENCHES | LADDER | FL_VERB_EVAL | FL_VERB_CALIBRATE)
 #define RUNNING (ASKING | BENCHES | FL_VERB_INSPECT)
-#define PATTERN (RUNNING | FL_VERB_PLAN)
+#define PATTERN (RUNNING | FL_VERB_PLAN | FL_VERB_SERVE)
 #define RATED   (FL_VERB_BENCH_PREFILL | LADDER | FL_VERB_PLAN)
 
 #define FLAG(name, letter, key, env, verbs, help)                                                            \
@@ -81,7 +81,8 @@ const fl_option fl_option_table[] = {
     SIZE("span", span, "FL_SPAN", "0", 0, 1 << 20, FL_VERB_SERVE | ENGINE | FL_VERB_INSPECT | FL_VERB_PLAN,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
     CHOICE(
-        "kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32|fp8|int4", RUNNING,
+        "kv-cache-dtype", kv_cache_dtype, "FL_KV_CACHE_DTYPE", "auto", "auto|bf16|f32|fp8|int4",
+        RUNNING | FL_VERB_SERVE,
         "number format of the KV cache: bf16, or smaller with fp8 (about 60%) and int4 (36-45%); f32 on the "
         "reference "
         "backend only"),

@@ -69,11 +69,12 @@ static void wait_ready(const program *p) {
 
 /* Its exit code, or 128 + signal. `log` gets the rest of its log, owned by the caller. */
 static int finish(program *p, char **log) {
+    enum { ROOM = 1 << 20 };
     int status = 0;
-    *log = calloc(1, 1 << 16);
+    *log = calloc(1, ROOM);
     assert_non_null(*log);
     for (size_t n = 0;;) {
-        ssize_t got = read(p->log, *log + n, (1 << 16) - n - 1);
+        ssize_t got = read(p->log, *log + n, ROOM - n - 1);
         if (got <= 0) break;
         n += (size_t)got;
     }
@@ -207,6 +208,27 @@ static void serves_and_ends_cleanly(void **state) {
     unlink(path);
 }
 
+static void the_engine_is_as_the_options_say(void **state) {
+    (void)state;
+    static const char *const more[] = {"--policy",
+                                       "window-anchors:window=1k,stride=256",
+                                       "--kv-cache-dtype",
+                                       "int4",
+                                       "--rope",
+                                       "yarn",
+                                       "--rope-factor",
+                                       "2",
+                                       NULL};
+    char *log = NULL;
+    program p = start(NULL, more);
+    wait_ready(&p);
+    kill(p.pid, SIGTERM);
+    assert_int_equal(finish(&p, &log), 0);
+    assert_non_null(strstr(log, "\"kv_dtype\":\"int4\""));
+    assert_non_null(strstr(log, "\"policy\":\"window-anchors:window=1024,stride=256"));
+    free(log);
+}
+
 static void a_second_signal_ends_at_once(void **state) {
     char *log = NULL;
     (void)state;
@@ -255,6 +277,7 @@ static void what_cannot_be_served_ends_with_its_code(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(serves_and_ends_cleanly),
+        cmocka_unit_test(the_engine_is_as_the_options_say),
         cmocka_unit_test(a_second_signal_ends_at_once),
         cmocka_unit_test(what_cannot_be_served_ends_with_its_code),
     };
