@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/order.h"
 #include "cli/format.h"
 #include "eval/haystack.h"
 
@@ -139,18 +140,13 @@ fl_err fl_bench_check_options(const fl_options *o, const char *verb) {
     return FL_ERR_OK;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double fl_bench_median(double *values, int32_t n) {
-    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    qsort(values, (size_t)n, sizeof *values, fl_compare_doubles);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 static int compare_ops(const void *a, const void *b) {
-    return compare_doubles(&((const fl_bench_op *)b)->time_s, &((const fl_bench_op *)a)->time_s);
+    return fl_compare_doubles(&((const fl_bench_op *)b)->time_s, &((const fl_bench_op *)a)->time_s);
 }
 
 const char *fl_bench_arithmetic(const fl_bench *b) {

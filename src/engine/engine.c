@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/wait.h"
 #include "engine/rope_config.h"
 #include "model/fingerprint.h"
 #include "model/shapes.h"
@@ -283,12 +284,8 @@ fl_err fl_engine_open(const fl_settings *settings, fl_engine **out) {
     fl_engine *e = calloc(1, sizeof *e);
     if (!e) return FL_FAIL(FL_ERR_NOMEM, "engine");
     pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&e->work, NULL);
-    pthread_cond_init(&e->ready, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    fl_cond_init(&e->ready);
     fl_err err = open_all(e, settings);
     if (err != FL_ERR_OK) fl_engine_close(e);
     else *out = e;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/order.h"
 
 typedef struct check {
     fl_engine *e;
@@ -52,14 +53,9 @@ static fl_err run(check *c, double *time_s) {
     return FL_ERR_OK;
 }
 
-static int compare_times(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static fl_err run_many(check *c, int32_t runs, double *median_s) {
     for (int32_t i = 0; i < runs; i++) FL_TRY(run(c, &c->times_s[i]));
-    qsort(c->times_s, (size_t)runs, sizeof(double), compare_times);
+    qsort(c->times_s, (size_t)runs, sizeof(double), fl_compare_doubles);
     *median_s = c->times_s[runs / 2];
     return FL_ERR_OK;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "backend/timed.h"
+#include "base/order.h"
 
 enum { RUNS_MAX = 99, DEPTH_MIN = 512 };
 
@@ -34,13 +35,8 @@ static void on_call(void *context, fl_op_id op, const void *args, double time_s)
     add_call(t->into, fl_rate_kind_of(op, args), fl_rate_cost(op, args), time_s);
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, int32_t n) {
-    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    qsort(values, (size_t)n, sizeof *values, fl_compare_doubles);
     return values[n / 2];
 }
 

@@ -1,11 +1,11 @@
 /* Requests as callers see them: submit, poll, cancel, close; and what the worker reports into them. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/wait.h"
 #include "engine/schedule.h"
 
 void fl_request_params_default(fl_request_params *p) {
@@ -112,11 +112,7 @@ static fl_err make_request(fl_session *session, const fl_request_params *p, fl_r
     fl_engine *e = session->engine;
     fl_request *r = calloc(1, sizeof *r);
     if (!r) return FL_FAIL(FL_ERR_NOMEM, "request");
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    fl_cond_init(&r->changed);
     int64_t room = e->ctx_tokens - p->n_tokens;
     r->engine = e;
     r->session = session;
@@ -184,8 +180,9 @@ static bool has_event(const fl_request *r) {
 }
 
 static struct timespec time_after(double timeout_s) {
-    double end_s = fl_now_s() + (timeout_s > 0 && timeout_s < 1e9 ? timeout_s : timeout_s > 0 ? 1e9 : 0);
-    return (struct timespec){.tv_sec = (time_t)end_s, .tv_nsec = (long)((end_s - floor(end_s)) * 1e9)};
+    return fl_timespec_at(fl_now_s() + (timeout_s > 0 && timeout_s < 1e9 ? timeout_s
+                                        : timeout_s > 0                  ? 1e9
+                                                                         : 0));
 }
 
 static void wait_for_event(fl_request *r, double timeout_s) {

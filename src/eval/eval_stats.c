@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/order.h"
+
 enum {
     SCORE_PARTS = 2520,        /* least common multiple of 1..10: scores are shares of at most 10 values */
     COUNT_STEPS_MAX = 1 << 26, /* work of the exact count */
@@ -256,14 +258,9 @@ static void resample(work *w, uint64_t seed) {
     }
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The middle 95% of the draws. */
 static void interval(double *draws, int32_t n, double scale, fl_eval_estimate *out) {
-    qsort(draws, (size_t)n, sizeof *draws, compare_doubles);
+    qsort(draws, (size_t)n, sizeof *draws, fl_compare_doubles);
     out->low = scale * draws[n / 40];
     out->high = scale * draws[n - 1 - n / 40];
 }

@@ -4,10 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
+#include "base/order.h"
 
 static double at_rank(const double *sorted, int64_t n, double share) {
     int64_t rank = (int64_t)ceil(share * (double)n);
@@ -16,7 +13,7 @@ static double at_rank(const double *sorted, int64_t n, double share) {
 
 fl_load_spread fl_load_spread_of(double *values, int64_t n) {
     if (n == 0) return (fl_load_spread){0};
-    qsort(values, (size_t)n, sizeof *values, compare);
+    qsort(values, (size_t)n, sizeof *values, fl_compare_doubles);
     return (fl_load_spread){.n = n,
                             .p50 = at_rank(values, n, 0.5),
                             .p90 = at_rank(values, n, 0.9),

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "base/clock.h"
+#include "base/order.h"
 #include "opcheck/opcheck_private.h"
 
 /* FNV-1a, then mixed: names that differ little must give unrelated seeds. */
@@ -125,32 +126,21 @@ void *oc_memory_fenced(oc_run *run, int64_t bytes) {
     return p->memory + end - used;
 }
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare_times(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 bool oc_timing(oc_run *run, fl_cost cost) {
     oc_private *p = run->private;
     const int32_t samples_min = 5;
     const double enough_s = 0.3;
     if (!p->options->bench) return false;
-    double now = now_s();
+    double now = fl_now_s();
     if (p->n_samples < 0) p->timing_start_s = now; /* the check has just warmed everything up */
     else p->sample_s[p->n_samples] = now - p->sample_start_s;
     p->n_samples++;
     bool enough = p->n_samples >= samples_min && now - p->timing_start_s > enough_s;
     if (!enough && p->n_samples < OC_SAMPLES_MAX) {
-        p->sample_start_s = now_s();
+        p->sample_start_s = fl_now_s();
         return true;
     }
-    qsort(p->sample_s, (size_t)p->n_samples, sizeof *p->sample_s, compare_times);
+    qsort(p->sample_s, (size_t)p->n_samples, sizeof *p->sample_s, fl_compare_doubles);
     double median_s = p->sample_s[p->n_samples / 2];
     p->timed_s += median_s;
     p->timed_cost.bytes += cost.bytes;
