@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/sha256.h"
 #include "engine/engine.h"
 #include "model/fingerprint.h"
@@ -24,61 +23,33 @@ struct fl_disk_tier {
 
 /* ---- what pages are filed under -------------------------------------------------------------------------------- */
 
-typedef struct digest_text {
-    char text[4096];
-    size_t n;
-} digest_text;
-
-static void add_bytes(digest_text *t, const char *name, const void *bytes, size_t n) {
-    char hex[FL_SHA256_HEX_BYTES] = "";
-    if (fl_sha256_of(bytes, n, hex) != FL_ERR_OK) hex[0] = '\0';
-    t->n += (size_t)snprintf(t->text + t->n, sizeof t->text - t->n, "%s %s\n", name, hex);
+/* The digest of a file's bytes, or "none". */
+static fl_err digest_calibration(const fl_engine *e, const fl_settings *s, char hex[FL_SHA256_HEX_BYTES]) {
+    int64_t n_bytes;
+    const char *path = s->calibration, *dir = !path ? s->model_path : *path == '/' ? "/" : ".";
+    snprintf(hex, FL_SHA256_HEX_BYTES, "none");
+    if (!e->attending.calibrated) return FL_ERR_OK;
+    return fl_sha256_file(dir, path ? path : FL_CALIBRATION_NAME, NULL, NULL, hex, &n_bytes);
 }
 
-/* Everything that decides the bits of a document page. */
-static fl_err describe(fl_engine *e, const fl_settings *s, digest_text *t) {
-    fl_fingerprint fingerprint;
-    FL_TRY(fl_fingerprint_compute(s->model_path, NULL, NULL, &fingerprint));
+/* A digest of everything that decides the bits of a document page. Rotations, scales and outliers follow from these. */
+static fl_err identify(const fl_engine *e, const fl_settings *s, char identity[FL_SHA256_HEX_BYTES]) {
     const fl_kv_shape *kv = &e->kv_shape;
     const fl_attend_config *a = &e->attending;
-    float rotations[64 * 16];
-    int32_t rows = a->rope.dim <= 64 ? 16 : 0;
-    t->n = (size_t)snprintf(
-        t->text, sizeof t->text,
-        "engine %s\nmodel %s\nbackend %s %d\nkv %d %d %d %d\npolicy %s\nrope %d %.17g %.9g\n", fl_version(),
-        fingerprint.hex, e->be->name, (int)e->be->split_tokens, (int)kv->format, (int)kv->group,
-        (int)kv->planes, (int)kv->n_outliers, a->policy_text, (int)a->extension.method, a->extension.factor,
-        (double)a->softmax_scale);
+    fl_fingerprint fingerprint;
+    char calibration[FL_SHA256_HEX_BYTES], text[2048];
+    FL_TRY(digest_calibration(e, s, calibration));
+    FL_TRY(fl_fingerprint_compute(s->model_path, NULL, NULL, &fingerprint));
+    int n = snprintf(text, sizeof text,
+                     "engine %s\nmodel %s\nbackend %s %d\nkv %d %d\npolicy %s density %.17g\nrope %d %.17g\n"
+                     "calibration %s\n",
+                     fl_version(), fingerprint.hex, e->be->name, (int)e->be->split_tokens, (int)kv->format,
+                     (int)kv->group, a->policy_text, s->block_density, (int)a->extension.method,
+                     a->extension.factor, calibration);
     fl_fingerprint_close(&fingerprint);
-    size_t outliers = (size_t)(kv->n_layers * kv->n_outliers) * sizeof *kv->outliers;
-    if (outliers > 0) add_bytes(t, "outliers", kv->outliers, outliers);
-    for (int32_t rotation = FL_ROTATION_EXACT; rotation <= FL_ROTATION_FAR_KEY && rows > 0; rotation++) {
-        if (rotation != FL_ROTATION_EXACT && a->rope.near_tokens == 0) break;
-        fl_rope_table(&a->rope, (fl_rotation)rotation, 5000, rows, rotations);
-        add_bytes(t, "rotations", rotations, (size_t)(rows * a->rope.dim) * sizeof(float));
-    }
-    if (a->calibrated) {
-        char *bytes = NULL;
-        size_t n = 0;
-        const char *path = s->calibration, *dir = !path ? s->model_path : *path == '/' ? "/" : ".";
-        FL_TRY(fl_file_read(dir, path ? path : FL_CALIBRATION_NAME, 64 << 20, &bytes, &n));
-        add_bytes(t, "calibration", bytes, n);
-        free(bytes);
-    }
-    return t->n < sizeof t->text ? FL_ERR_OK
-                                 : FL_FAIL(FL_ERR_INTERNAL, "the disk tier's description is too long");
-}
-
-static fl_err identify(fl_engine *e, const fl_settings *s, uint8_t identity[FL_DISK_IDENTITY_BYTES]) {
-    digest_text text;
-    char hex[FL_SHA256_HEX_BYTES];
-    FL_TRY(describe(e, s, &text));
-    FL_TRY(fl_sha256_of(text.text, text.n, hex));
-    for (int32_t i = 0; i < FL_DISK_IDENTITY_BYTES; i++) {
-        const char byte[3] = {hex[2 * i], hex[2 * i + 1], '\0'};
-        identity[i] = (uint8_t)strtoul(byte, NULL, 16);
-    }
-    return FL_ERR_OK;
+    if (n < 0 || (size_t)n >= sizeof text)
+        return FL_FAIL(FL_ERR_INTERNAL, "the disk tier's description is too long");
+    return fl_sha256_of(text, (size_t)n, identity);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------------------------- */
@@ -95,9 +66,13 @@ fl_err fl_disk_tier_open(fl_engine *e, const fl_settings *s) {
     tier->chain = calloc(n, sizeof *tier->chain);
     tier->pages = calloc(n, sizeof *tier->pages);
     if (!tier->chain || !tier->pages) return FL_FAIL(FL_ERR_NOMEM, "disk tier of %zu pages", n);
-    fl_disk_options options = {
-        .dir = s->kv_disk, .page_bytes = tier->page_bytes, .capacity_bytes = s->kv_disk_bytes, .be = e->be};
-    FL_TRY(identify(e, s, options.identity));
+    char identity[FL_SHA256_HEX_BYTES];
+    FL_TRY(identify(e, s, identity));
+    const fl_disk_options options = {.dir = s->kv_disk,
+                                     .identity = identity,
+                                     .page_bytes = tier->page_bytes,
+                                     .capacity_bytes = s->kv_disk_bytes,
+                                     .be = e->be};
     return fl_disk_open(&options, &tier->disk);
 }
 
@@ -170,17 +145,10 @@ static int32_t take_page(fl_engine *e) {
     return fl_kv_pool_take(e->pool);
 }
 
-static int32_t index_of(const fl_disk_tier *tier, const fl_prefix_key *key) {
-    int32_t i = 0;
-    while (i < tier->end && memcmp(&tier->chain[i].key, key, sizeof *key) != 0) i++;
-    return i;
-}
-
 /* A page of the chain has come, or has not. */
 static void arrive(fl_engine *e, const fl_disk_result *result) {
     fl_disk_tier *tier = e->tier;
-    int32_t i = index_of(tier, &result->key), page = -1;
-    if (i == tier->end) return;
+    int32_t i = result->index, page = -1;
     pthread_mutex_lock(&e->lock);
     if (result->found) page = take_page(e);
     pthread_mutex_unlock(&e->lock);

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <openssl/rand.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/wait.h"
 #include "kv/disk_segment.h"
 
 enum { NONE = -1, THREADS = 2, SECRET_BYTES = 32, SEGMENTS_MAX = 4096, RETRY_S = 30 };
@@ -91,16 +91,20 @@ static void enter(fl_disk *d, const fl_prefix_key *key, int32_t segment, int32_t
     d->info.n_pages++;
 }
 
-static void forget(fl_disk *d, const fl_prefix_key *key) {
-    int32_t *link = bucket_of(d, key);
-    while (*link != NONE && memcmp(&d->entries[*link].key, key, sizeof *key) != 0)
-        link = &d->entries[*link].next;
+/* Takes the entry that the link points to out of its bucket. */
+static void drop(fl_disk *d, int32_t *link) {
     int32_t i = *link;
-    if (i == NONE) return;
     *link = d->entries[i].next;
     d->entries[i].next = d->unused;
     d->unused = i;
     d->info.n_pages--;
+}
+
+static void forget(fl_disk *d, const fl_prefix_key *key) {
+    int32_t *link = bucket_of(d, key);
+    while (*link != NONE && memcmp(&d->entries[*link].key, key, sizeof *key) != 0)
+        link = &d->entries[*link].next;
+    if (*link != NONE) drop(d, link);
 }
 
 static fl_err make_index(fl_disk *d) {
@@ -122,7 +126,7 @@ static fl_err make_index(fl_disk *d) {
 static void release_segment(fl_disk *d, int32_t i) {
     fl_segment *s = &d->segments[i];
     if (--s->users > 0 || !s->deleted) return;
-    fl_segment_close(d->dir, s, false);
+    fl_segment_close(s);
     *s = (fl_segment){.fd = -1};
 }
 
@@ -130,24 +134,14 @@ static void release_segment(fl_disk *d, int32_t i) {
 static void delete_segment(fl_disk *d, int32_t i) {
     fl_segment *s = &d->segments[i];
     for (int32_t b = 0; b < d->n_entries; b++)
-        for (int32_t *link = &d->buckets[b]; *link != NONE;) {
-            int32_t at = *link;
-            if (d->entries[at].segment != i) {
-                link = &d->entries[at].next;
-                continue;
-            }
-            *link = d->entries[at].next;
-            d->entries[at].next = d->unused;
-            d->unused = at;
-            d->info.n_pages--;
-        }
+        for (int32_t *link = &d->buckets[b]; *link != NONE;)
+            if (d->entries[*link].segment == i) drop(d, link);
+            else link = &d->entries[*link].next;
     d->info.bytes -= s->n_slots * d->slot_bytes;
     d->n_segments--;
     s->deleted = true;
     s->users++;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/segment-%d.kv", d->dir, s->number);
-    unlink(path);
+    fl_segment_delete(d->dir, s);
     release_segment(d, i);
 }
 
@@ -319,7 +313,8 @@ bool fl_disk_next(fl_disk *d, fl_disk_result *out) {
     for (int32_t i = 0; i < FL_DISK_TRANSFERS && !any; i++) {
         transfer *t = &d->transfers[i];
         if (t->state != FINISHED) continue;
-        *out = (fl_disk_result){.key = t->page.key, .found = t->found, .bytes = t->bytes};
+        *out = (fl_disk_result){
+            .key = t->page.key, .index = t->page.index, .found = t->found, .bytes = t->bytes};
         t->state = GIVEN;
         any = true;
     }
@@ -351,7 +346,7 @@ static bool is_busy(const fl_disk *d) {
 
 /* Under the lock, until a transfer ends. */
 static void wait_until(fl_disk *d, double end_s) {
-    const struct timespec until = {.tv_sec = (time_t)end_s, .tv_nsec = (long)((end_s - floor(end_s)) * 1e9)};
+    const struct timespec until = fl_timespec_at(end_s);
     pthread_cond_timedwait(&d->idle, &d->lock, &until);
 }
 
@@ -464,11 +459,10 @@ static fl_err read_segments(fl_disk *d) {
 }
 
 static fl_err open_folder(fl_disk *d, const fl_disk_options *o) {
-    int n = snprintf(d->dir, sizeof d->dir, "%s/", o->dir);
-    if (n < 0 || (size_t)n + 33 > sizeof d->dir)
+    int n = snprintf(d->dir, sizeof d->dir, "%s/%s", o->dir, o->identity);
+    if (n < 0 || (size_t)n >= sizeof d->dir)
         return FL_FAIL(FL_ERR_INVALID, "the disk tier's path is too long");
     FL_TRY(make_folder(o->dir));
-    for (int32_t i = 0; i < 16; i++, n += 2) snprintf(d->dir + n, 3, "%02x", o->identity[i]);
     FL_TRY(make_folder(d->dir));
     FL_TRY(lock_folder(d));
     return read_secret(d);
@@ -491,11 +485,7 @@ fl_err fl_disk_open(const fl_disk_options *o, fl_disk **out) {
     if (!d) return FL_FAIL(FL_ERR_NOMEM, "disk tier");
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->work, NULL);
-    pthread_condattr_t monotonic; /* as fl_now_s */
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&d->idle, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    fl_cond_init(&d->idle);
     d->be = o->be;
     d->lock_fd = d->current = NONE;
     d->page_bytes = o->page_bytes;
@@ -531,7 +521,7 @@ void fl_disk_close(fl_disk *d) {
     pthread_mutex_unlock(&d->lock);
     for (int32_t i = 0; i < d->n_threads; i++) pthread_join(d->threads[i], NULL);
     for (int32_t i = 0; i < SEGMENTS_MAX; i++)
-        if (d->segments[i].fd >= 0) fl_segment_close(d->dir, &d->segments[i], false);
+        if (d->segments[i].fd >= 0) fl_segment_close(&d->segments[i]);
     if (d->memory) fl_backend_free_host(d->be, d->memory, fl_align_up(d->page_bytes, 64) * FL_DISK_TRANSFERS);
     if (d->lock_fd >= 0) close(d->lock_fd);
     free(d->entries);

@@ -15,11 +15,11 @@
 
 typedef struct fl_disk fl_disk;
 
-enum { FL_DISK_IDENTITY_BYTES = 32, FL_DISK_TRANSFERS = 16 };
+enum { FL_DISK_TRANSFERS = 16 };
 
 typedef struct fl_disk_options {
-    const char *dir; /* made if it is not there, for this user only */
-    uint8_t identity[FL_DISK_IDENTITY_BYTES];
+    const char *dir;      /* made if it is not there, for this user only */
+    const char *identity; /* a file name: a digest of everything that decides a page's bits; borrowed */
     int64_t page_bytes;
     int64_t capacity_bytes; /* of this identity's segments */
     fl_backend *be;         /* whose memory buffers are in; borrowed */
@@ -50,6 +50,7 @@ bool fl_disk_read(fl_disk *disk, const fl_prefix_entry *page);
 /* A page that was read. */
 typedef struct fl_disk_result {
     fl_prefix_key key;
+    int32_t index;     /* in its timeline, as it was asked for */
     bool found;        /* false: it was not there, or damaged */
     const void *bytes; /* [page_bytes], until fl_disk_release */
 } fl_disk_result;

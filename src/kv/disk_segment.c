@@ -41,12 +41,15 @@ fl_err fl_segment_open(const char *dir, int32_t number, bool create, fl_segment 
     return FL_FAIL(FL_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
-void fl_segment_close(const char *dir, fl_segment *segment, bool unlink_file) {
-    char path[4096];
-    path_of(dir, segment->number, path, sizeof path);
-    if (unlink_file) unlink(path);
+void fl_segment_close(fl_segment *segment) {
     if (segment->fd >= 0) close(segment->fd);
     segment->fd = -1;
+}
+
+void fl_segment_delete(const char *dir, const fl_segment *segment) {
+    char path[4096];
+    path_of(dir, segment->number, path, sizeof path);
+    unlink(path);
 }
 
 int32_t fl_segment_slots(const fl_segment *segment, int64_t page_bytes) {

@@ -18,8 +18,10 @@ int64_t fl_segment_slot_bytes(int64_t page_bytes);
 
 /* Opens or (create) makes DIR/segment-N.kv. FL_ERR_IO. */
 fl_err fl_segment_open(const char *dir, int32_t number, bool create, fl_segment *out);
-/* Closes; unlink: deletes the file. */
-void fl_segment_close(const char *dir, fl_segment *segment, bool unlink_file);
+void fl_segment_close(fl_segment *segment);
+
+/* Takes the file's name away; what has it open goes on. */
+void fl_segment_delete(const char *dir, const fl_segment *segment);
 
 /* How many slots the file has room for now. */
 int32_t fl_segment_slots(const fl_segment *segment, int64_t page_bytes);

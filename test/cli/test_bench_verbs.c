@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
+
+#include "support/command.h"
 
 enum { TEXT_BYTES = 1 << 18, COMMAND_BYTES = 1024 };
 
@@ -21,12 +22,7 @@ static int run(const char *arguments, char *text) {
     char command[COMMAND_BYTES];
     snprintf(command, sizeof command, "cd %s && %s %s 2>err || { cat err; false; }", folder, FL_CLI,
              arguments);
-    FILE *pipe = popen(command, "r"); /* NOLINT(cert-env33-c): the command is of constants of this file */
-    assert_non_null(pipe);
-    size_t n = fread(text, 1, TEXT_BYTES - 1, pipe);
-    text[n] = '\0';
-    int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    return run_command(command, text, TEXT_BYTES);
 }
 
 static json_t *run_json(const char *arguments) {
@@ -41,12 +37,6 @@ static void expect_refusal(const char *arguments, const char *words) {
     static char text[TEXT_BYTES];
     assert_int_not_equal(run(arguments, text), 0);
     if (!strstr(text, words)) fail_msg("expected '%s' in: %s", words, text);
-}
-
-static double number(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value)) fail_msg("%s is no number", key);
-    return json_number_value(value);
 }
 
 static void write_text(const char *name, const char *text) {
@@ -80,17 +70,18 @@ static void a_plan_is_measured(void **state) {
     double sum_s = 0;
     const char *name;
     json_t *rate;
-    json_object_foreach((json_t *)(uintptr_t)rates, name, rate) sum_s += number(rate, "prompt_s");
-    assert_true(sum_s > 0.999 * number(json, "ttft_s") && sum_s < 1.001 * number(json, "ttft_s"));
+    json_object_foreach((json_t *)(uintptr_t)rates, name, rate) sum_s += number_of(rate, "prompt_s");
+    assert_true(sum_s > 0.999 * number_of(json, "ttft_s") && sum_s < 1.001 * number_of(json, "ttft_s"));
     static const char *const made[] = {"matmul",      "matmul_experts", "attn_prefill", "attn_window",
                                        "attn_listed", "attn_means",     "attn_anchors", "attn_absorbed",
                                        "kv_write",    "kv_write_int4",  "kv_write_fp8", "step"};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
         const json_t *r = json_object_get(rates, made[i]);
-        if (!(number(r, "samples") > 0)) fail_msg("%s was not measured", made[i]);
-        assert_true(number(r, "call_s") + number(r, "flop_s") + number(r, "byte_s") > 0);
+        if (!(number_of(r, "samples") > 0)) fail_msg("%s was not measured", made[i]);
+        assert_true(number_of(r, "call_s") + number_of(r, "flop_s") + number_of(r, "byte_s") > 0);
     }
-    assert_true(number(json, "weights_bytes") > 0 && number(json, "peak_bytes") > number(json, "kv_bytes"));
+    assert_true(number_of(json, "weights_bytes") > 0 &&
+                number_of(json, "peak_bytes") > number_of(json, "kv_bytes"));
     json_decref(json);
     expect_refusal("plan --shape spark-66m --measure --gpus 8xH20", "leave --gpus out");
 }
@@ -104,7 +95,8 @@ static void a_prefill_is_predicted(void **state) {
     size_t i;
     assert_int_equal(json_array_size(rows), 2);
     json_array_foreach(rows, i, row) {
-        assert_true(number(row, "predicted_s") > 0 && number(row, "used_bytes") <= number(row, "plan_bytes"));
+        assert_true(number_of(row, "predicted_s") > 0 &&
+                    number_of(row, "used_bytes") <= number_of(row, "plan_bytes"));
     }
     json_decref(json);
     write_text("broken.json", "{\"format\": 1}");
@@ -122,19 +114,20 @@ static void a_ladder_of_random_weights_claims_no_loss(void **state) {
     size_t i;
     assert_int_equal(json_array_size(rows), 6); /* full, int4, blocks, window-anchors, scheduling, reuse */
     json_array_foreach(rows, i, row) {
-        assert_true(number(row, "ttft_s") > 0 && number(row, "predicted_s") > 0);
+        assert_true(number_of(row, "ttft_s") > 0 && number_of(row, "predicted_s") > 0);
         assert_true(json_is_null(json_object_get(row, "loss_points")));
-        assert_true(number(row, "used_bytes") <= number(row, "plan_bytes"));
+        assert_true(number_of(row, "used_bytes") <= number_of(row, "plan_bytes"));
         bool reuse = json_is_true(json_object_get(row, "reuse"));
-        if (reuse) assert_true(number(row, "cached_tokens") >= 768);
-        else assert_true(number(row, "loaded_ttft_s") > 0 && number(row, "decode_token_s") > 0);
+        if (reuse) assert_true(number_of(row, "cached_tokens") >= 768);
+        else assert_true(number_of(row, "loaded_ttft_s") > 0 && number_of(row, "decode_token_s") > 0);
     }
     row = json_array_get(rows, 0);
-    assert_true(number(row, "corrected_ttft_s") > 0 &&
-                number(row, "corrected_ttft_s") < number(row, "ttft_s"));
+    assert_true(number_of(row, "corrected_ttft_s") > 0 &&
+                number_of(row, "corrected_ttft_s") < number_of(row, "ttft_s"));
     /* total of the last cold row, the fifth, against the corrected first */
-    double total = number(row, "corrected_ttft_s") / number(json_array_get(rows, 4), "ttft_s");
-    assert_true(number(json, "ladder_total") > 0.999 * total && number(json, "ladder_total") < 1.001 * total);
+    double total = number_of(row, "corrected_ttft_s") / number_of(json_array_get(rows, 4), "ttft_s");
+    assert_true(number_of(json, "ladder_total") > 0.999 * total &&
+                number_of(json, "ladder_total") < 1.001 * total);
     assert_non_null(strstr(json_string_value(json_object_get(json, "loss_source")), "not measured"));
     json_decref(json);
     char *svg = read_text("ladder.svg");
@@ -164,8 +157,8 @@ static void a_frontier_is_drawn(void **state) {
                             " --tokens 512,256 --answer-tokens 4 --csv f.csv --svg f.svg --json");
     const json_t *rows = json_object_get(json, "rows");
     assert_int_equal(json_array_size(rows), 2);
-    assert_true(number(json_array_get(rows, 0), "tokens") == 256); /* in order */
-    assert_true(number(json_array_get(rows, 1), "decode_token_s") > 0);
+    assert_true(number_of(json_array_get(rows, 0), "tokens") == 256); /* in order */
+    assert_true(number_of(json_array_get(rows, 1), "decode_token_s") > 0);
     json_decref(json);
     char *csv = read_text("f.csv"), *svg = read_text("f.svg");
     assert_ptr_equal(strstr(csv, "tokens,ttft_s,prefill_tokens_per_s,decode_ms_per_token"), csv);
@@ -181,10 +174,8 @@ static int make_folder(void **state) {
 }
 
 static int remove_folder(void **state) {
-    char command[64];
     (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command); /* NOLINT(cert-env33-c): a folder that mkdtemp named */
+    return remove_tree(folder);
 }
 
 int main(void) {

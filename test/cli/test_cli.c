@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "support/command.h"
 #include <jansson.h>
 
 #define MODEL "build/models/spark-66m"
@@ -413,10 +415,8 @@ static int make_folder(void **state) {
 }
 
 static int remove_folder(void **state) {
-    char command[64];
     (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return remove_tree(folder);
 }
 
 int main(void) {

@@ -13,6 +13,7 @@
 #include "cli/documents.h"
 #include "cli/gitignore.h"
 #include "cli/prompt.h"
+#include "support/command.h"
 
 static char root[] = "/tmp/firstlight-test-XXXXXX";
 
@@ -22,10 +23,8 @@ static int make_root(void **state) {
 }
 
 static int remove_root(void **state) {
-    char command[64];
     (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    return system(command);
+    return remove_tree(root);
 }
 
 static const char *in_root(const char *name) {

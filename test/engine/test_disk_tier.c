@@ -16,6 +16,7 @@
 #include <firstlight/firstlight.h>
 
 #include "support/asking.h"
+#include "support/command.h"
 #include "support/golden.h"
 
 enum { PROMPT = 1200, WHOLE_PAGES = (PROMPT - 1) / 64 * 64 };
@@ -32,9 +33,7 @@ static void open_fixture(fixture *f) {
 }
 
 static void close_fixture(fixture *f) {
-    char command[160];
-    snprintf(command, sizeof command, "rm -rf %s", f->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(remove_tree(f->dir), 0);
     golden_free(&f->g);
 }
 
@@ -92,6 +91,11 @@ static void other_settings_find_nothing(void **state) {
     assert_int_equal(ask_once(&policy, &f).cached, 0);
     assert_int_equal(ask_once(&rope, &f).cached, 0);
     assert_true(ask_once(&s, &f).cached > 0);
+    fl_settings sparse = s;
+    sparse.policy = "blocks";
+    assert_int_equal(ask_once(&sparse, &f).cached, 0);
+    sparse.block_density = 0.5;
+    assert_int_equal(ask_once(&sparse, &f).cached, 0);
     assert_int_equal(ask_once(&backend, &f).cached, 0);
     close_fixture(&f);
 }

@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
+
+#include "support/command.h"
 
 enum { TEXT_BYTES = 1 << 18 };
 
@@ -18,18 +19,7 @@ enum { TEXT_BYTES = 1 << 18 };
 
 /* Standard output and exit code of a command line. */
 static int run(const char *command, char *text) {
-    FILE *pipe = popen(command, "r"); /* NOLINT(cert-env33-c): the command is a constant of this file */
-    assert_non_null(pipe);
-    size_t n = fread(text, 1, TEXT_BYTES - 1, pipe);
-    text[n] = '\0';
-    int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-}
-
-static double number(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value)) fail_msg("%s is no number", key);
-    return json_number_value(value);
+    return run_command(command, text, TEXT_BYTES);
 }
 
 static void equal_sides_lose_exactly_nothing(void **state) {
@@ -42,19 +32,19 @@ static void equal_sides_lose_exactly_nothing(void **state) {
     json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_true(json_is_object(json));
     static const char *const zeros[] = {"loss_points", "loss_low", "loss_high", "nll_diff", "kl"};
-    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) assert_true(number(json, zeros[i]) == 0);
-    assert_true(number(json, "score") == number(json, "score_full") && number(json, "score") >= 50);
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) assert_true(number_of(json, zeros[i]) == 0);
+    assert_true(number_of(json, "score") == number_of(json, "score_full") && number_of(json, "score") >= 50);
     assert_true(json_is_false(json_object_get(json, "worse")));
     assert_non_null(json_object_get(json_object_get(json, "by_task"), "ruler_niah_single_1"));
     assert_non_null(json_object_get(json_object_get(json, "by_length"), "600"));
     assert_int_equal(json_array_size(json_object_get(json, "variants")), 1);
-    double prefill_s = number(json, "prefill_s");
-    assert_true(prefill_s > 0 && number(json, "document_reads") == 2);
+    double prefill_s = number_of(json, "prefill_s");
+    assert_true(prefill_s > 0 && number_of(json, "document_reads") == 2);
     json_decref(json);
 
     assert_int_equal(run(command, text), 0); /* from the file: the same seconds */
     json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    assert_true(number(json, "prefill_s") == prefill_s);
+    assert_true(number_of(json, "prefill_s") == prefill_s);
     json_decref(json);
 
     snprintf(command, sizeof command, EVAL "--policy full --seed 6 --resume %s 2>&1", path);

@@ -18,6 +18,7 @@
 
 #include "kv/disk.h"
 #include "kv/disk_segment.h"
+#include "support/command.h"
 
 enum { PAGE_BYTES = 5000 };
 
@@ -30,7 +31,7 @@ typedef struct fixture {
 
 static void open_disk(fixture *f) {
     const fl_disk_options options = {.dir = f->dir,
-                                     .identity = {0xab, 1, 2},
+                                     .identity = "ab010200000000000000000000000000",
                                      .page_bytes = PAGE_BYTES,
                                      .capacity_bytes = f->capacity,
                                      .be = f->be};
@@ -51,11 +52,9 @@ static void open_fixture(fixture *f, int64_t capacity) {
 }
 
 static void close_fixture(fixture *f) {
-    char command[160];
     fl_disk_close(f->disk);
     fl_backend_close(f->be);
-    snprintf(command, sizeof command, "rm -rf %s", f->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(remove_tree(f->dir), 0);
 }
 
 /* Page i of the test, and its bytes. */
@@ -237,12 +236,12 @@ static void one_process_has_the_folder(void **state) {
     fl_disk *second = NULL;
     open_fixture(&f, 1 << 20);
     fl_disk_options options = {.dir = f.dir,
-                               .identity = {0xab, 1, 2},
+                               .identity = "ab010200000000000000000000000000",
                                .page_bytes = PAGE_BYTES,
                                .capacity_bytes = 1 << 20,
                                .be = f.be};
     assert_int_equal(fl_disk_open(&options, &second), FL_ERR_CONFIG);
-    options.identity[5] = 1; /* another model beside it */
+    options.identity = "ab010200000100000000000000000000"; /* another model beside it */
     assert_int_equal(fl_disk_open(&options, &second), FL_ERR_OK);
     fl_disk_close(second);
     options.capacity_bytes = 1;

@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
+
+#include "support/command.h"
 
 enum { TEXT_BYTES = 1 << 18, COMMAND_BYTES = 512 };
 
@@ -17,12 +18,7 @@ enum { TEXT_BYTES = 1 << 18, COMMAND_BYTES = 512 };
 static int run(const char *arguments, char *text) {
     char command[COMMAND_BYTES];
     snprintf(command, sizeof command, "%s plan %s 2>&1", FL_CLI, arguments);
-    FILE *pipe = popen(command, "r"); /* NOLINT(cert-env33-c): the command is of constants of this file */
-    assert_non_null(pipe);
-    size_t n = fread(text, 1, TEXT_BYTES - 1, pipe);
-    text[n] = '\0';
-    int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    return run_command(command, text, TEXT_BYTES);
 }
 
 static json_t *run_json(const char *arguments) {
@@ -31,12 +27,6 @@ static json_t *run_json(const char *arguments) {
     json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(json)) fail_msg("no JSON: %s", text);
     return json;
-}
-
-static double number(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value)) fail_msg("%s is no number", key);
-    return json_number_value(value);
 }
 
 static void near(double a, double b, double share) {
@@ -49,18 +39,18 @@ static void an_impossible_target(void **state) {
     json_t *json = run_json("--shape deepseek-v3 --gpus 8xH20 --context 512k --kv int4 --ttft 2.6s --json");
     assert_true(json_is_false(json_object_get(json, "feasible")) &&
                 json_is_true(json_object_get(json, "fits")));
-    near(number(json, "linear_flops"), 37.4e15, 0.02);
-    near(number(json, "linear_floor_s"), 15.8, 0.02);
-    near(number(json, "attention_flops"), 687e15, 0.02);
-    near(number(json, "kv_bytes"), 13.3e9, 0.02);
-    assert_true(number(json, "weights_bytes") > 671e9 && number(json, "peak_bytes") < 96e9);
-    assert_true(number(json, "ttft_s") > 580 && number(json, "comm_bytes") > 0);
+    near(number_of(json, "linear_flops"), 37.4e15, 0.02);
+    near(number_of(json, "linear_floor_s"), 15.8, 0.02);
+    near(number_of(json, "attention_flops"), 687e15, 0.02);
+    near(number_of(json, "kv_bytes"), 13.3e9, 0.02);
+    assert_true(number_of(json, "weights_bytes") > 671e9 && number_of(json, "peak_bytes") < 96e9);
+    assert_true(number_of(json, "ttft_s") > 580 && number_of(json, "comm_bytes") > 0);
     assert_string_equal(json_string_value(json_object_get(json, "bound")), "compute");
     assert_non_null(strstr(json_string_value(json_object_get(json, "kind")), "projection"));
     const json_t *advice = json_object_get(json, "advice"), *first = json_array_get(advice, 0);
     assert_true(json_array_size(advice) >= 5 && json_is_true(json_object_get(first, "enough")));
     assert_string_equal(json_string_value(json_object_get(first, "change")), "cached");
-    assert_true(number(first, "share") > 0.9 && number(first, "ttft_s") <= 2.6);
+    assert_true(number_of(first, "share") > 0.9 && number_of(first, "ttft_s") <= 2.6);
     assert_int_equal(json_array_size(json_object_get(json, "layouts")), 4);
     json_decref(json);
 }
@@ -70,7 +60,7 @@ static void the_bundled_model(void **state) {
     json_t *json = run_json("build/models/spark-66m --gpus EPYC-9654 --context 32k --json");
     assert_true(json_is_true(json_object_get(json, "feasible")));
     assert_int_equal(json_array_size(json_object_get(json, "advice")), 0);
-    near(number(json, "kv_bytes"), 32768.0 * 8 * (128 + 32) * 2, 0);
+    near(number_of(json, "kv_bytes"), 32768.0 * 8 * (128 + 32) * 2, 0);
     json_decref(json);
 }
 
@@ -87,7 +77,7 @@ static void densities_say_where_they_come_from(void **state) {
                   "as much", 0.125}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *json = run_json(cases[i].arguments);
-        near(number(json, "density"), cases[i].density, 1e-9);
+        near(number_of(json, "density"), cases[i].density, 1e-9);
         assert_non_null(strstr(json_string_value(json_object_get(json, "density_from")), cases[i].from));
         json_decref(json);
     }

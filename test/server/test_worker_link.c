@@ -14,6 +14,7 @@
 #include "server/faulty_worker.h"
 #include "server/link_client.h"
 #include "support/asking.h"
+#include "support/command.h"
 #include "support/golden.h"
 
 enum { CTX = 4096, MANY = 64, KINDS = 4, SHORT = 40 };
@@ -223,7 +224,7 @@ static void a_document_outlives_its_worker(void **state) {
     (void)state;
     golden g;
     got first, second;
-    char dir[] = "/tmp/fl-link-XXXXXX", command[64];
+    char dir[] = "/tmp/fl-link-XXXXXX";
     assert_non_null(mkdtemp(dir));
     golden_read("doc2k", &g);
     fl_worker_link *link = open_link_on(FL_CLI, dir);
@@ -242,8 +243,7 @@ static void a_document_outlives_its_worker(void **state) {
     assert_string_equal(second.text, first.text);
     assert_memory_equal(second.logprobs, first.logprobs, sizeof(float) * ANSWER);
     fl_worker_link_close(link);
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(remove_tree(dir), 0);
     got_free(&first);
     got_free(&second);
     golden_free(&g);
