@@ -37,8 +37,7 @@ static fl_err find_model(const fl_http_server *server, char *name, size_t n_byte
 /* How many bytes of the text the server's tokenizer puts into a token. */
 static fl_err measure_text(const fl_http_server *server, const char *model, const fl_haystack *text,
                            double *out) {
-    size_t n = text->n_bytes < 65536 ? text->n_bytes : 65536;
-    while (n > 0 && ((unsigned char)text->text[n] & 0xc0) == 0x80) n--;
+    size_t n = fl_haystack_cut(text, 65536);
     json_t *body = json_pack("{s:s, s:o}", "model", model, "prompt", json_stringn(text->text, n));
     char *request = body ? json_dumps(body, JSON_COMPACT) : NULL, *answer = NULL;
     int32_t status = 0;

@@ -17,10 +17,7 @@ static fl_err read_options(const fl_options *o, fl_serve_options *s) {
     fl_serve_options_default(s);
     FL_TRY(fl_ask_settings(o, o->serve_ctx, &s->link.settings));
     s->link.settings.model_path = model;
-    s->link.settings.ctx_tokens = o->serve_ctx;
-    s->link.settings.kv_tokens = o->kv_tokens;
     s->link.settings.scheduling_policy = o->scheduling_policy;
-    s->link.settings.max_decode_stall_s = o->decode_stall_max;
     s->link.settings.max_step_s = o->step_max;
     s->http.host = o->host;
     s->http.port = (int32_t)o->port;

@@ -134,6 +134,12 @@ fail:
     return err;
 }
 
+size_t fl_haystack_cut(const fl_haystack *haystack, size_t at) {
+    if (at >= haystack->n_bytes) return haystack->n_bytes;
+    while (at > 0 && ((unsigned char)haystack->text[at] & 0xc0) == 0x80) at--;
+    return at;
+}
+
 void fl_haystack_close(fl_haystack *haystack) {
     free(haystack->text);
     *haystack = (fl_haystack){0};

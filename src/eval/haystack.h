@@ -18,6 +18,9 @@ typedef struct fl_haystack {
  * FL_ERR_LIMIT: more than 256 MiB. On success the caller closes *out. */
 fl_err fl_haystack_open(const char *path, fl_haystack *out);
 
+/* The last beginning of a code point that is not behind `at`, or the end. */
+size_t fl_haystack_cut(const fl_haystack *haystack, size_t at);
+
 /* Accepts a zeroed one. */
 void fl_haystack_close(fl_haystack *haystack);
 

@@ -159,11 +159,10 @@ static json_t *make_text(run *r, int64_t tokens, bool shared) {
     const fl_haystack *text = r->o->text;
     size_t bytes = (size_t)((double)tokens * r->o->bytes_per_token);
     if (bytes > text->n_bytes) bytes = text->n_bytes;
-    size_t at = 0, end;
+    size_t at = 0;
     if (!shared) at = (size_t)fl_eval_random_below(&r->random, (int64_t)(text->n_bytes - bytes) + 1);
-    while (at < text->n_bytes && ((unsigned char)text->text[at] & 0xc0) == 0x80) at++;
-    end = at + bytes < text->n_bytes ? at + bytes : text->n_bytes;
-    while (end > at && ((unsigned char)text->text[end] & 0xc0) == 0x80) end--;
+    at = fl_haystack_cut(text, at);
+    size_t end = fl_haystack_cut(text, at + bytes);
     return json_pack("{s:s, s:o}", "type", "text", "text", json_stringn(text->text + at, end - at));
 }
 

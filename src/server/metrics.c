@@ -143,17 +143,6 @@ void fl_metrics_http(fl_metrics *m, int handler, const char *method, int status,
     pthread_mutex_unlock(&m->lock);
 }
 
-int fl_metrics_histogram(fl_metrics *m, fl_histogram which, const double **bounds, int64_t *counts,
-                         int n_max) {
-    int n = 0;
-    *bounds = histogram_rows[which].bounds;
-    while ((*bounds)[n] != 0) n++;
-    pthread_mutex_lock(&m->lock);
-    for (int i = 0; i <= n && i < n_max; i++) counts[i] = m->histograms[which].counts[i];
-    pthread_mutex_unlock(&m->lock);
-    return n;
-}
-
 static void add(fl_buffer *out, const char *format, ...) FL_PRINTF(2, 3);
 static void add(fl_buffer *out, const char *format, ...) {
     char text[512];

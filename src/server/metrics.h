@@ -73,9 +73,4 @@ void fl_metrics_http(fl_metrics *metrics, int handler, const char *method, int s
 /* Appends the text, version 0.0.4 of the format. */
 void fl_metrics_write(fl_metrics *metrics, const fl_gauges *gauges, fl_buffer *out);
 
-/* The upper bounds of a histogram's buckets and how many values fell into each, the last above all bounds: for the
- * page. Returns the number of bounds; counts [bounds + 1]. */
-int fl_metrics_histogram(fl_metrics *metrics, fl_histogram which, const double **bounds, int64_t *counts,
-                         int n_max);
-
 #endif

@@ -229,6 +229,15 @@ static void shares_are_kept_exactly(void **state) {
     assert_true(places[0] != places[1]);
 }
 
+static void text_is_cut_at_whole_code_points(void **state) {
+    (void)state;
+    static char text[] = "a\xc3\xa9\xe2\x82\xac"; /* a, e with an accent, euro: beginnings at 0, 1, 3 */
+    static const size_t cuts[] = {0, 1, 1, 3, 3, 3, 6, 6};
+    const fl_haystack haystack = {text, sizeof text - 1};
+    for (size_t at = 0; at < sizeof cuts / sizeof *cuts; at++)
+        assert_int_equal(fl_haystack_cut(&haystack, at), cuts[at]);
+}
+
 static void urls_are_checked(void **state) {
     (void)state;
     static const char *const bad[] = {"https://a", "a:8000", "http://", "http:///x", "http://127.0.0.1/v1"};
@@ -242,11 +251,9 @@ static void urls_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_are_read_however_they_are_cut),
-        cmocka_unit_test(outcomes_are_told_apart),
-        cmocka_unit_test(open_loop_does_not_wait_for_answers),
-        cmocka_unit_test(shares_are_kept_exactly),
-        cmocka_unit_test(urls_are_checked),
+        cmocka_unit_test(streams_are_read_however_they_are_cut), cmocka_unit_test(outcomes_are_told_apart),
+        cmocka_unit_test(open_loop_does_not_wait_for_answers),   cmocka_unit_test(shares_are_kept_exactly),
+        cmocka_unit_test(text_is_cut_at_whole_code_points),      cmocka_unit_test(urls_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
