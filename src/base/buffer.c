@@ -40,10 +40,6 @@ void fl_buffer_add(fl_buffer *b, const void *bytes, size_t n) {
     b->n += n;
 }
 
-void fl_buffer_add_text(fl_buffer *b, const char *text) {
-    fl_buffer_add(b, text, strlen(text));
-}
-
 void fl_buffer_drop(fl_buffer *b, size_t n) {
     if (n >= b->n) {
         b->n = 0;

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 typedef struct fl_buffer {
     char *bytes;    /* [n], owned; NULL while nothing was added. No NUL behind */
@@ -27,7 +28,11 @@ void fl_buffer_clear(fl_buffer *buffer);
 
 /* Appends. A failed addition leaves the bytes as they were. `bytes` may not lie in the buffer. */
 void fl_buffer_add(fl_buffer *buffer, const void *bytes, size_t n);
-void fl_buffer_add_text(fl_buffer *buffer, const char *text);
+
+/* Inline: the length of a literal is then known when compiled. */
+static inline void fl_buffer_add_text(fl_buffer *buffer, const char *text) {
+    fl_buffer_add(buffer, text, strlen(text));
+}
 
 /* Drops the first n bytes (at most those there are): what a reader has taken. */
 void fl_buffer_drop(fl_buffer *buffer, size_t n);

@@ -26,7 +26,8 @@ struct fl_api_answer {
     const fl_tokenizer *tokenizer; /* borrowed */
     bool chat, calling;
     char id[48], call_id[24];
-    char *head; /* owned: of every chunk, or of the whole answer, up to and with "choices":[ */
+    char *head; /* [head_bytes] owned: of every chunk, or of the whole answer, up to and with "choices":[ */
+    size_t head_bytes;
     fl_api_error error;
     fl_buffer *out; /* during one call */
     int32_t n_choices;
@@ -54,8 +55,9 @@ static fl_err make_head(fl_api_answer *a, const fl_api_identity *identity) {
     fl_json_text(&b, identity->model);
     fl_buffer_add_text(&b, ",\"system_fingerprint\":");
     fl_json_text(&b, identity->fingerprint);
-    fl_buffer_add(&b, ",\"choices\":[", sizeof ",\"choices\":["); /* its NUL too */
+    fl_buffer_add_text(&b, ",\"choices\":[");
     a->head = b.bytes;
+    a->head_bytes = b.n;
     return fl_buffer_check(&b);
 }
 
@@ -109,7 +111,7 @@ const char *fl_api_answer_id(const fl_api_answer *a) {
 
 static void begin_chunk(choice *c) {
     fl_buffer *out = c->answer->out;
-    fl_buffer_add_text(out, c->answer->head);
+    fl_buffer_add(out, c->answer->head, c->answer->head_bytes);
     fl_buffer_add_text(out, "{\"index\":");
     fl_json_int(out, c->index);
 }
@@ -319,7 +321,7 @@ static void end_stream(fl_api_answer *a, fl_buffer *out) {
         fl_api_error_write(&a->error, out);
         fl_buffer_add_text(out, "\n\n");
     } else if (a->request->include_usage) {
-        fl_buffer_add_text(out, a->head);
+        fl_buffer_add(out, a->head, a->head_bytes);
         fl_buffer_add_text(out, "],");
         write_usage(a, out);
         fl_buffer_add_text(out, "\n\n");
@@ -341,7 +343,7 @@ static void write_message(choice *c, fl_buffer *out) {
 }
 
 static void write_whole(fl_api_answer *a, fl_buffer *out) {
-    fl_buffer_add_text(out, a->head);
+    fl_buffer_add(out, a->head, a->head_bytes);
     for (int32_t i = 0; i < a->n_choices; i++) {
         choice *c = &a->choices[i];
         fl_buffer_add_text(out, i > 0 ? ",{\"index\":" : "{\"index\":");

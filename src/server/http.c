@@ -137,7 +137,7 @@ fl_err fl_http_open(const fl_http_options *options, fl_http **out) {
     http->options = *options;
     http->listen_fd = http->epoll_fd = http->wake_fd = http->timer_fd = -1;
     pthread_mutex_init(&http->slots_lock, NULL);
-    pthread_mutex_init(&http->wakes_lock, NULL);
+    pthread_mutex_init(&http->to_send_lock, NULL);
     FL_TRY_GOTO(open_listener(http));
     FL_TRY_GOTO(fl_http_watch_open(http));
     FL_TRY_GOTO(start_daemon(http));
@@ -201,6 +201,6 @@ void fl_http_close(fl_http *http) {
     fl_http_watch_close(http);
     if (http->listen_fd >= 0) close(http->listen_fd);
     pthread_mutex_destroy(&http->slots_lock);
-    pthread_mutex_destroy(&http->wakes_lock);
+    pthread_mutex_destroy(&http->to_send_lock);
     free(http);
 }

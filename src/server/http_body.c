@@ -68,6 +68,7 @@ static enum MHD_Result on_head(fl_http_exchange *e, const char *method, const ch
     field_list list = {.n = 0};
     fl_http_verdict verdict;
     e->headed = true;
+    e->chunked = strcmp(version, "HTTP/1.1") == 0;
     (void)MHD_get_connection_values_n(e->connection, MHD_HEADER_KIND, on_field, &list);
     const union MHD_ConnectionInfo *size =
         MHD_get_connection_info(e->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);

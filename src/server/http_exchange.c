@@ -1,11 +1,9 @@
-/* One request and its answer: who holds it, whole answers, streams. */
+/* One request and its answer: who holds it, whole answers. */
 #include "base/clock.h"
 #include "server/http_private.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { STREAM_BLOCK_BYTES = 16 << 10 };
 
 fl_http_exchange *fl_http_exchange_new(fl_http *http, struct MHD_Connection *connection, const char *target) {
     fl_http_exchange *e = calloc(1, sizeof *e);
@@ -70,8 +68,7 @@ void fl_http_drop_body(fl_http_exchange *e) {
     fl_buffer_free(&e->body);
 }
 
-/* Needs the lock. */
-static void wake(fl_http_exchange *e) {
+void fl_http_exchange_wake(fl_http_exchange *e) {
     if (!e->suspended) return;
     e->suspended = false;
     MHD_resume_connection(e->connection);
@@ -83,105 +80,19 @@ void fl_http_answer_send(fl_http_exchange *e, const fl_http_answer *answer) {
     if (taken) {
         e->answered = true;
         e->answer = *answer;
-        wake(e);
+        fl_http_exchange_wake(e);
     }
     pthread_mutex_unlock(&e->lock);
     if (!taken) free(answer->body);
-}
-
-void fl_http_stream_begin(fl_http_exchange *e, const char *content_type) {
-    pthread_mutex_lock(&e->lock);
-    if (!e->answered && !e->streaming) {
-        e->streaming = true;
-        e->stream_type = content_type;
-        e->written_s = fl_now_s();
-        wake(e);
-    }
-    pthread_mutex_unlock(&e->lock);
-}
-
-bool fl_http_stream_write(fl_http_exchange *e, const char *bytes, size_t n_bytes) {
-    pthread_mutex_lock(&e->lock);
-    bool open = e->streaming && !e->stream_ended && !e->cut && !e->done;
-    if (open) fl_buffer_add(&e->out, bytes, n_bytes);
-    bool fits = open && e->out.failure == FL_ERR_OK;
-    if (fits) {
-        e->written_s = fl_now_s();
-        fl_http_wake_soon(e);
-    } else if (open) {
-        e->cut = true;
-        wake(e);
-        fl_http_reset(e);
-    }
-    pthread_mutex_unlock(&e->lock);
-    return fits;
-}
-
-double fl_http_stream_written_s(fl_http_exchange *e) {
-    pthread_mutex_lock(&e->lock);
-    double written_s = e->written_s;
-    pthread_mutex_unlock(&e->lock);
-    return written_s;
-}
-
-void fl_http_stream_end(fl_http_exchange *e) {
-    pthread_mutex_lock(&e->lock);
-    if (e->streaming && !e->stream_ended && !e->done) {
-        e->stream_ended = true;
-        fl_http_slot_set_deadline(e, e->http->options.send_s);
-        wake(e);
-    }
-    pthread_mutex_unlock(&e->lock);
 }
 
 bool fl_http_exchange_cut(fl_http_exchange *e) {
     pthread_mutex_lock(&e->lock);
     bool first = !e->gone && !e->done;
     e->gone = e->cut = true;
-    if (!e->done) wake(e);
+    if (!e->done) fl_http_exchange_wake(e);
     pthread_mutex_unlock(&e->lock);
     return first;
-}
-
-/* The library asks for up to n_max bytes of a stream. */
-static ssize_t on_read(void *context, uint64_t position, char *to, size_t n_max) {
-    fl_http_exchange *e = context;
-    (void)position;
-    ssize_t result = 0;
-    pthread_mutex_lock(&e->lock);
-    size_t n = e->out.n < n_max ? e->out.n : n_max;
-    if (e->cut || atomic_load(&e->http->closing)) result = MHD_CONTENT_READER_END_WITH_ERROR;
-    else if (n > 0) {
-        memcpy(to, e->out.bytes, n);
-        fl_buffer_drop(&e->out, n);
-        result = (ssize_t)n;
-    } else if (e->stream_ended) {
-        fl_http_watch_forget(e);
-        result = MHD_CONTENT_READER_END_OF_STREAM;
-    } else {
-        e->suspended = true;
-        MHD_suspend_connection(e->connection);
-    }
-    pthread_mutex_unlock(&e->lock);
-    return result;
-}
-
-static void on_read_over(void *context) {
-    fl_http_release(context);
-}
-
-static struct MHD_Response *make_stream(fl_http_exchange *e) {
-    fl_http_hold(e);
-    struct MHD_Response *r =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, on_read, e, on_read_over);
-    if (!r) {
-        fl_http_release(e);
-        return NULL;
-    }
-    (void)MHD_add_response_header(r, "Content-Type", e->stream_type);
-    (void)MHD_add_response_header(r, "Cache-Control", "no-cache");
-    (void)MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx would hold a stream back */
-    return r;
 }
 
 static struct MHD_Response *make_whole(fl_http_exchange *e) {
@@ -198,7 +109,7 @@ static struct MHD_Response *make_whole(fl_http_exchange *e) {
 
 /* Of the event thread, without the lock: the library locks its response here and while it calls on_read. */
 static enum MHD_Result queue(fl_http_exchange *e, bool stream) {
-    struct MHD_Response *r = stream ? make_stream(e) : make_whole(e);
+    struct MHD_Response *r = stream ? fl_http_stream_response(e) : make_whole(e);
     if (!r) return MHD_NO;
     e->queued = true;
     if (stream) fl_http_watch_add(e);

@@ -29,8 +29,8 @@ struct fl_http {
     pthread_mutex_t slots_lock;
     fl_http_slot *slots; /* [n_slots] by file descriptor */
     int n_slots;
-    pthread_mutex_t wakes_lock; /* guards wakes; may be taken with an exchange's lock held */
-    fl_http_exchange *wakes;    /* streams that have something to send, in a list that holds them */
+    pthread_mutex_t to_send_lock; /* guards to_send; may be taken with an exchange's lock held */
+    fl_http_exchange *to_send;    /* streams that have something to send, in a list that holds them */
     atomic_int_fast64_t n_exchanges, n_connections, n_body_bytes;
     atomic_bool draining, closing, stop;
 };
@@ -53,17 +53,19 @@ struct fl_http_exchange {
     fl_buffer body;
     int64_t counted_bytes; /* of it, in the bound over all */
     bool queued;           /* the library has the answer, and frees its body */
+    bool chunked;          /* a stream goes out in chunks: HTTP/1.1 */
 
     pthread_mutex_t lock; /* guards what follows */
     bool answered;        /* `answer` is there */
     fl_http_answer answer;
     bool streaming, stream_ended;
     const char *stream_type;
-    fl_buffer out; /* what waits to be sent */
+    fl_buffer out; /* what waits to be sent, as it goes over the wire */
     double written_s;
-    bool waking;                 /* in http->wakes */
-    fl_http_exchange *wake_next; /* there; guarded by wakes_lock */
-    bool suspended;              /* the library waits for us */
+    bool sending;                /* in http->to_send */
+    fl_http_exchange *send_next; /* there; guarded by to_send_lock */
+    bool blocked;                /* the socket is full: the watch waits for room */
+    bool suspended;              /* the library waits for us, and leaves the socket alone */
     bool cut;                    /* nothing more is sent */
     bool gone;                   /* gone() was or is being called */
     bool done;                   /* the library has let go: `connection` is not valid any more */
@@ -77,6 +79,15 @@ enum MHD_Result fl_http_exchange_proceed(fl_http_exchange *exchange);
 
 /* Nothing more is sent, and a waiting library goes on and finds out. Tells whether this call was the first. */
 bool fl_http_exchange_cut(fl_http_exchange *exchange);
+
+/* Has a waiting library go on. Needs the exchange's lock. */
+void fl_http_exchange_wake(fl_http_exchange *exchange);
+
+/* http_stream.c: a stream's response for the library; NULL: no memory. */
+struct MHD_Response *fl_http_stream_response(fl_http_exchange *exchange);
+
+/* Sends what the socket has room for. Needs the exchange's lock. */
+void fl_http_stream_send(fl_http_exchange *exchange);
 
 /* http_body.c: the library's callback for heads and bodies. */
 enum MHD_Result fl_http_on_access(void *context, struct MHD_Connection *connection, const char *url,
@@ -98,9 +109,12 @@ void fl_http_slot_set_deadline(fl_http_exchange *exchange, double seconds);
 void fl_http_watch_add(fl_http_exchange *exchange);
 void fl_http_watch_forget(fl_http_exchange *exchange);
 
-/* Has a waiting library go on with the stream within a millisecond. Every time it goes on it looks at all
- * connections that wait: tokens of many streams share one look. Needs the exchange's lock. */
-void fl_http_wake_soon(fl_http_exchange *exchange);
+/* What a stream has to send goes out within a millisecond: tokens of many streams share one waking of the watch's
+ * thread. Needs the exchange's lock. */
+void fl_http_send_soon(fl_http_exchange *exchange);
+
+/* fl_http_stream_send is called once the socket has room. Needs the exchange's lock. */
+void fl_http_watch_room(fl_http_exchange *exchange);
 
 /* Ends the connection with a reset. */
 void fl_http_reset(fl_http_exchange *exchange);

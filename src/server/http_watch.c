@@ -1,5 +1,6 @@
-/* The watch: a thread that sees clients leave. The HTTP library does not look at a connection that waits for
- * its answer, and an answer may take minutes to begin; a socket that the client closed raises EPOLLRDHUP at once. */
+/* The watch: a thread that sees clients leave and sends streams (http_stream.c). The HTTP library does not look at a
+ * connection that waits for its answer, and an answer may take minutes to begin; a socket that the client closed raises
+ * EPOLLRDHUP at once. */
 #include "base/clock.h"
 #include "server/http_private.h"
 
@@ -13,10 +14,10 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { WAKE_NS = 1000000, TICK_MS = 250, EVENTS = 64, FDS_MAX = 1 << 20, FDS_OWN = 256 };
+enum { SOON_NS = 1000000, TICK_MS = 250, EVENTS = 64, FDS_MAX = 1 << 20, FDS_OWN = 256 };
 
 /* What an event that is not a connection's says. */
-static const uint64_t STOP = UINT64_MAX, WAKE = UINT64_MAX - 1;
+static const uint64_t STOP = UINT64_MAX, SEND = UINT64_MAX - 1;
 
 /* The slot of the exchange's connection, NULL if the descriptor has another one by now. Needs slots_lock. */
 static fl_http_slot *slot_of(const fl_http_exchange *e) {
@@ -57,15 +58,27 @@ void fl_http_slot_set_deadline(fl_http_exchange *e, double seconds) {
     pthread_mutex_unlock(&e->http->slots_lock);
 }
 
+/* Needs slots_lock. */
+static void arm(fl_http_exchange *e, int how, uint32_t events) {
+    struct epoll_event event = {.events = events | EPOLLONESHOT,
+                                .data.u64 = (uint64_t)e->generation << 32 | (uint32_t)e->fd};
+    (void)epoll_ctl(e->http->epoll_fd, how, e->fd, &event);
+}
+
 void fl_http_watch_add(fl_http_exchange *e) {
     pthread_mutex_lock(&e->http->slots_lock);
     fl_http_slot *slot = slot_of(e);
     if (slot && !slot->exchange) {
         slot->exchange = e;
-        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT,
-                                    .data.u64 = (uint64_t)e->generation << 32 | (uint32_t)e->fd};
-        (void)epoll_ctl(e->http->epoll_fd, EPOLL_CTL_ADD, e->fd, &event);
+        arm(e, EPOLL_CTL_ADD, EPOLLRDHUP);
     }
+    pthread_mutex_unlock(&e->http->slots_lock);
+}
+
+void fl_http_watch_room(fl_http_exchange *e) {
+    pthread_mutex_lock(&e->http->slots_lock);
+    const fl_http_slot *slot = slot_of(e);
+    if (slot && slot->exchange == e) arm(e, EPOLL_CTL_MOD, EPOLLRDHUP | EPOLLOUT);
     pthread_mutex_unlock(&e->http->slots_lock);
 }
 
@@ -92,49 +105,52 @@ void fl_http_reset(fl_http_exchange *e) {
     pthread_mutex_unlock(&e->http->slots_lock);
 }
 
-static void on_leaving(fl_http *http, uint64_t who) {
+/* The client has left, or its socket has room again. */
+static void on_socket(fl_http *http, uint64_t who, uint32_t events) {
     fl_http_exchange *e = NULL;
     uint32_t fd = (uint32_t)who, generation = (uint32_t)(who >> 32);
     pthread_mutex_lock(&http->slots_lock);
     if (fd < (uint32_t)http->n_slots && http->slots[fd].open && http->slots[fd].generation == generation)
         e = http->slots[fd].exchange;
     if (e) fl_http_hold(e);
+    if (e && events == EPOLLOUT) arm(e, EPOLL_CTL_MOD, EPOLLRDHUP);
     pthread_mutex_unlock(&http->slots_lock);
     if (!e) return;
-    if (fl_http_exchange_cut(e)) http->options.handlers.gone(http->options.handlers.context, e);
+    if (events == EPOLLOUT) {
+        pthread_mutex_lock(&e->lock);
+        fl_http_stream_send(e);
+        pthread_mutex_unlock(&e->lock);
+    } else if (fl_http_exchange_cut(e)) http->options.handlers.gone(http->options.handlers.context, e);
     fl_http_release(e);
 }
 
-void fl_http_wake_soon(fl_http_exchange *e) {
+void fl_http_send_soon(fl_http_exchange *e) {
     fl_http *http = e->http;
-    const struct itimerspec soon = {.it_value.tv_nsec = WAKE_NS};
-    if (e->waking || !e->suspended) return;
-    e->waking = true;
+    const struct itimerspec soon = {.it_value.tv_nsec = SOON_NS};
+    if (e->sending || e->blocked || !e->suspended) return;
+    e->sending = true;
     fl_http_hold(e);
-    pthread_mutex_lock(&http->wakes_lock);
-    bool first = !http->wakes;
-    e->wake_next = http->wakes;
-    http->wakes = e;
-    pthread_mutex_unlock(&http->wakes_lock);
+    pthread_mutex_lock(&http->to_send_lock);
+    bool first = !http->to_send;
+    e->send_next = http->to_send;
+    http->to_send = e;
+    pthread_mutex_unlock(&http->to_send_lock);
     if (first) (void)timerfd_settime(http->timer_fd, 0, &soon, NULL);
 }
 
-static void wake_streams(fl_http *http) {
+static void send_streams(fl_http *http) {
     uint64_t n_times;
     ssize_t got = read(http->timer_fd, &n_times, sizeof n_times);
     (void)got; /* it is only there to be looked for */
-    pthread_mutex_lock(&http->wakes_lock);
-    fl_http_exchange *next, *e = http->wakes;
-    http->wakes = NULL;
-    pthread_mutex_unlock(&http->wakes_lock);
+    pthread_mutex_lock(&http->to_send_lock);
+    fl_http_exchange *next, *e = http->to_send;
+    http->to_send = NULL;
+    pthread_mutex_unlock(&http->to_send_lock);
     for (; e; e = next) {
-        next = e->wake_next;
+        next = e->send_next;
         pthread_mutex_lock(&e->lock);
-        e->waking = false;
-        if (e->suspended && !e->done) {
-            e->suspended = false;
-            MHD_resume_connection(e->connection);
-        }
+        e->sending = false;
+        fl_http_stream_send(e);
         pthread_mutex_unlock(&e->lock);
         fl_http_release(e);
     }
@@ -159,8 +175,8 @@ static void *watch_main(void *context) {
     while (!atomic_load(&http->stop)) {
         int n = epoll_wait(http->epoll_fd, events, EVENTS, TICK_MS);
         for (int i = 0; i < n; i++)
-            if (events[i].data.u64 == WAKE) wake_streams(http);
-            else if (events[i].data.u64 != STOP) on_leaving(http, events[i].data.u64);
+            if (events[i].data.u64 == SEND) send_streams(http);
+            else if (events[i].data.u64 != STOP) on_socket(http, events[i].data.u64, events[i].events);
         if (fl_now_s() < next_s) continue;
         next_s = fl_now_s() + 1e-3 * TICK_MS;
         cut_the_slow(http);
@@ -187,14 +203,14 @@ static fl_err open_slots(fl_http *http) {
 
 fl_err fl_http_watch_open(fl_http *http) {
     struct epoll_event stop = {.events = EPOLLIN, .data.u64 = STOP};
-    struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE};
+    struct epoll_event send = {.events = EPOLLIN, .data.u64 = SEND};
     FL_TRY(open_slots(http));
     http->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     http->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     http->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (http->epoll_fd < 0 || http->wake_fd < 0 || http->timer_fd < 0 ||
         epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->wake_fd, &stop) != 0 ||
-        epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->timer_fd, &wake) != 0)
+        epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->timer_fd, &send) != 0)
         return FL_FAIL(FL_ERR_IO, "epoll: %s", strerror(errno));
     int failed = pthread_create(&http->watch, NULL, watch_main, http);
     if (failed) return FL_FAIL(FL_ERR_IO, "the watch thread: %s", strerror(failed));
@@ -210,7 +226,7 @@ void fl_http_watch_stop(fl_http *http) {
     ssize_t written = write(http->wake_fd, &one, sizeof one);
     (void)written; /* the thread also wakes by itself */
     pthread_join(http->watch, NULL);
-    wake_streams(http); /* lets go of those that are left */
+    send_streams(http); /* lets go of those that are left */
 }
 
 void fl_http_watch_close(fl_http *http) {

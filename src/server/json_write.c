@@ -2,7 +2,6 @@
 
 #include "text/utf8.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,8 +60,12 @@ void fl_json_text(fl_buffer *b, const char *text) {
 
 void fl_json_int(fl_buffer *b, int64_t value) {
     char text[24];
-    int n = snprintf(text, sizeof text, "%" PRId64, value);
-    fl_buffer_add(b, text, (size_t)n);
+    size_t at = sizeof text;
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    do text[--at] = (char)('0' + left % 10);
+    while ((left /= 10) > 0);
+    if (value < 0) text[--at] = '-';
+    fl_buffer_add(b, text + at, sizeof text - at);
 }
 
 void fl_json_real(fl_buffer *b, double value, int digits) {

@@ -152,6 +152,84 @@ static void a_reader_that_stalls_is_cut_off_alone(void **state) {
     fl_serve_close(server);
 }
 
+/* The next token of each choice, counted from the stream; fails where one is lost, doubled or out of place. */
+static void count_tokens(const char *body, int n_choices, int n_tokens) {
+    static const char key[] = "\"delta\":{\"content\":\"";
+    int next[16] = {0};
+    for (const char *at = body; (at = strstr(at, "{\"index\":"));) {
+        long choice = strtol(at + 9, NULL, 10);
+        const char *event_end = strstr(at, "\n\n"), *content = strstr(at, key);
+        if (choice < 0 || choice >= n_choices || !event_end) fail_msg("no event: %.200s", at);
+        if (content && content < event_end && content[sizeof key - 1] != '"')
+            assert_int_equal(strtol(content + sizeof key - 1, NULL, 10), next[choice]++);
+        at = event_end;
+    }
+    for (int i = 0; i < n_choices; i++) assert_int_equal(next[i], n_tokens);
+}
+
+/* The socket fills, then has room again: nothing is lost on the way from one to the other. */
+static void a_slow_reader_gets_all_in_order(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--rate", "900", NULL};
+    enum { CHOICES = 8, TOKENS = 800 }; /* 1.6 MB, twice what the sockets take */
+    const int room = 65536;
+    char text[512], body[256];
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    o.http.stream_bytes_max = 8 << 20;
+    fl_serve *server = stub_serve(&o);
+    int fd = http_connect(fl_serve_port(server));
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    int n = snprintf(body, sizeof body,
+                     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":%d,\"n\":%d,"
+                     "\"stream\":true}",
+                     TOKENS, CHOICES);
+    n = snprintf(text, sizeof text,
+                 "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                 "Content-Length: %d\r\n\r\n%s",
+                 n, body);
+    http_send(fd, text, (size_t)n);
+    nap(1.5);
+    reply r = http_read(fd, 20);
+    assert_true(r.whole);
+    assert_non_null(strstr(r.body, "data: [DONE]\n\n"));
+    count_tokens(r.body, CHOICES, TOKENS);
+    reply_free(&r);
+    close(fd);
+    fl_serve_close(server);
+}
+
+/* HTTP/1.0 knows no chunks: the connection's end is the stream's. A client of 1.1 that asks for the end gets both. */
+static void old_clients_are_served_without_chunks(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--rate", "500", NULL};
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":20,\"stream\":true}";
+    static const char *const lines[] = {"HTTP/1.0\r\n", "HTTP/1.1\r\nConnection: close\r\n"};
+    char text[512];
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    for (int i = 0; i < 2; i++) {
+        int fd = http_connect(fl_serve_port(server));
+        int n = snprintf(text, sizeof text,
+                         "POST /v1/chat/completions %sHost: localhost\r\nContent-Type: application/json\r\n"
+                         "Content-Length: %zu\r\n\r\n%s",
+                         lines[i], strlen(body), body);
+        http_send(fd, text, (size_t)n);
+        reply r = http_read(fd, 10);
+        assert_int_equal(r.status, 200);
+        assert_true(r.closed);
+        assert_int_equal(reply_field(&r, "Transfer-Encoding") != NULL, i == 1);
+        assert_memory_equal(r.body, "data: {", 7);
+        assert_string_equal(r.body + r.body_n - 14, "data: [DONE]\n\n");
+        count_tokens(r.body, 1, 20);
+        reply_free(&r);
+        close(fd);
+    }
+    fl_serve_close(server);
+}
+
 /* Connections that never say what they want end at their deadline, and cost the others nothing. */
 static void half_open_connections_end_in_time(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, NULL};
@@ -292,6 +370,8 @@ int main(void) {
         cmocka_unit_test(clients_that_leave_are_seen_at_once),
         cmocka_unit_test(random_leaving_leaves_nothing_behind),
         cmocka_unit_test(a_reader_that_stalls_is_cut_off_alone),
+        cmocka_unit_test(a_slow_reader_gets_all_in_order),
+        cmocka_unit_test(old_clients_are_served_without_chunks),
         cmocka_unit_test(half_open_connections_end_in_time),
         cmocka_unit_test(a_dripping_head_ends_in_time),
         cmocka_unit_test(a_dead_worker_ends_streams_with_words),
