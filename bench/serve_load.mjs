@@ -1,6 +1,7 @@
 // What bench/serve_load.sh runs: the parts, each a function that returns {rows, data}. A row is
 // {what, value, unit, wanted, ok}; ok is null where nothing is wanted.
 import { mkdirSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 import { disconnects } from './serve_disconnects.mjs';
 import { benchServe, output, sleep, watchServer, withServer } from './serve_process.mjs';
@@ -197,11 +198,22 @@ async function overload() {
   const mix = writeMix('overload', { ...short, ttft_limit_s: LIMIT_S });
   return withServer(build, options, async (server) => {
     let runs_before = 0; // each run with texts of its own
-    const load = (...more) => benchServe(build, server, ['--mix', mix, '--seed', seed + runs_before++, '--wait', 60, ...more]);
+    const load = async (...more) => {
+      const before = [server.cpu(), process.cpuUsage(), performance.now()];
+      const run = await benchServe(build, server, ['--mix', mix, '--seed', seed + runs_before++, '--wait', 60, ...more]);
+      const cpu = server.cpu();
+      const own = process.cpuUsage(before[1]);
+      const used = [cpu.front - before[0].front, cpu.worker - before[0].worker, run.cpu_s, 1e-6 * (own.user + own.system)];
+      const machine_s = 1e-3 * (performance.now() - before[2]) * os.cpus().length;
+      return { ...run, cpu_shares: used.map((s) => s / machine_s), front_cpu_s: used[0] };
+    };
+    const cpuRow = (what, run) => plain(`${what}: CPU of front / worker / load generator / this script, of the machine's`,
+      run.cpu_shares.map((share) => `${(100 * share).toFixed(1)}%`).join(' / '), '');
     const peaks = [];
     for (const clients of [8, 16, 32]) peaks.push(await load('--concurrency', clients, '--duration', seconds(30)));
     const peak = Math.max(...peaks.map((p) => p.good_per_s));
     const rows = [plain('peak, closed loop of 8, 16, 32 clients, first token within 5 s', peak, 'requests/s'),
+      cpuRow('peak', peaks.find((p) => p.good_per_s === peak)),
       plain('resident memory before, front', server.rss().front / 2 ** 20, 'MiB'),
       plain('resident memory before, worker', server.rss().worker / 2 ** 20, 'MiB')];
     const runs = [];
@@ -216,6 +228,9 @@ async function overload() {
         least(`${times}x: within the limit, of the peak`, run.good_per_s / peak, '', 0.95),
         most(`${times}x: refusals, p99`, 1e3 * run.all.refusal_s.p99, 'ms', 10),
         plain(`${times}x: first token, p99`, run.all.ttft_s.p99, 's'),
+        plain(`${times}x: sent after it was due, p99`, 1e3 * run.send_late_s.p99, 'ms'),
+        cpuRow(`${times}x`, run),
+        plain(`${times}x: CPU of the front a request sent`, (1e6 * run.front_cpu_s) / run.all.requests, 'us'),
         plain(`${times}x: resident memory at most, front`, rss.front / 2 ** 20, 'MiB'),
         plain(`${times}x: resident memory at most, worker`, rss.worker / 2 ** 20, 'MiB'),
       );

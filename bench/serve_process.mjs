@@ -1,8 +1,7 @@
 // Servers and load generators as processes: started, asked, measured, ended.
 import { spawn } from 'node:child_process';
-import { readFileSync, readdirSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, readdirSync } from 'node:fs';
 import path from 'node:path';
-import { createInterface } from 'node:readline';
 
 export const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1e3 * seconds));
 
@@ -25,19 +24,30 @@ function children(pid) {
     readFileSync(`/proc/${pid}/task/${task}/children`, 'utf8').split(' ').filter(Boolean).map(Number));
 }
 
-// A server on a port of its own.
+// CPU seconds of a process, all of its threads.
+const ticks_s = 0.01;
+function cpuSeconds(pid) {
+  const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+  return ticks_s * (Number(fields[11]) + Number(fields[12]));
+}
+
+// A server on a port of its own. Its log goes to a file: reading a line for each request would be part of the load.
 export async function startServer(build, options) {
+  const log = path.join(build, 'bench/serve/server.log');
   const args = ['serve', path.join(build, 'models/spark-66m'), '--port', '0', '--log-format', 'json', ...options];
-  const child = spawn(path.join(build, 'firstlight'), args, { stdio: ['ignore', 'inherit', 'pipe'] });
-  const errors = [];
-  const port = await new Promise((resolve, reject) => {
-    child.once('exit', (code) => reject(new Error(`the server ended with ${code}: ${errors.join('\n')}`)));
-    createInterface({ input: child.stderr }).on('line', (line) => {
-      const entry = line.startsWith('{') ? JSON.parse(line) : {};
-      if (entry.event === 'listening') resolve(entry.port);
-      if (!line.startsWith('{') || entry.level === 'error') errors.push(line);
-    });
-  });
+  const log_fd = openSync(log, 'w');
+  const child = spawn(path.join(build, 'firstlight'), args, { stdio: ['ignore', 'inherit', log_fd] });
+  closeSync(log_fd);
+  const entries = () => readFileSync(log, 'utf8').split('\n').slice(0, -1)
+    .map((line) => (line.startsWith('{') ? JSON.parse(line) : { level: 'error', line }));
+  const errors = () => entries().filter((entry) => entry.level === 'error').map((entry) => JSON.stringify(entry)).join('\n');
+  let port;
+  while (!port) {
+    if (child.exitCode !== null || child.signalCode) throw new Error(`the server ended with ${child.exitCode}: ${errors()}`);
+    await sleep(0.05);
+    port = entries().find((entry) => entry.event === 'listening')?.port;
+  }
   const url = `http://127.0.0.1:${port}`;
   while ((await fetch(`${url}/health`)).status !== 200) await sleep(0.1);
   const [worker] = children(child.pid);
@@ -49,6 +59,7 @@ export async function startServer(build, options) {
       const found = text.matchAll(/^firstlight:(\w+)\{model_name="[^"]*"\} (\S+)$/gm);
       return Object.fromEntries([...found].map(([, name, value]) => [name, Number(value)]));
     },
+    cpu: () => ({ front: cpuSeconds(child.pid), worker: cpuSeconds(worker) }),
     rss: () => ({ front: rssBytes(child.pid), worker: rssBytes(worker) }),
     fds: () => ({ front: readdirSync(`/proc/${child.pid}/fd`).length, worker: readdirSync(`/proc/${worker}/fd`).length }),
     async idle() {
@@ -60,7 +71,7 @@ export async function startServer(build, options) {
     async stop() {
       const code = new Promise((resolve) => child.once('exit', resolve));
       child.kill('SIGTERM');
-      if ((await code) !== 0) throw new Error(`the server ended with ${await code}: ${errors.join('\n')}`);
+      if ((await code) !== 0) throw new Error(`the server ended with ${await code}: ${errors()}`);
     },
   };
   return server;

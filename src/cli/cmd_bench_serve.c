@@ -89,6 +89,8 @@ static void print_text(const fl_options *o, const fl_load_report *r, const fl_lo
     if (r->all.refusal_s.n > 0)
         printf("refusals took %s at p50, %s at p99\n", fl_format_seconds(r->all.refusal_s.p50).s,
                fl_format_seconds(r->all.refusal_s.p99).s);
+    printf("sent %s after they were due at p99; generating the load took %s of CPU\n",
+           fl_format_seconds(r->send_late_s.p99).s, fl_format_seconds(r->cpu_s).s);
     if (result->first_error[0]) printf("the first failure: %s\n", result->first_error);
 }
 
@@ -110,14 +112,14 @@ static json_t *summary_json(const fl_load_summary *s) {
 static fl_err print_json(const fl_options *o, const fl_load_report *r, const fl_load_result *result) {
     json_t *classes = json_array();
     for (int32_t i = 0; i < r->n_classes; i++) json_array_append_new(classes, summary_json(&r->classes[i]));
-    return fl_cli_print_json(
-        json_pack("{s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:f, s:s, s:o, s:o}", "rate",
-                  o->rate, "clients", (json_int_t)o->concurrency, "duration_s", r->duration_s, "last_end_s",
-                  r->last_end_s, "requests_per_s", r->requests_per_s, "good_per_s", r->good_per_s,
-                  "prompt_tokens_per_s", r->prompt_tokens_per_s, "answer_tokens_per_s",
-                  r->answer_tokens_per_s, "window_s", FL_LOAD_WINDOW_S, "windows", r->n_windows,
-                  "tokens_variation", r->tokens_variation, "requests_variation", r->requests_variation,
-                  "first_error", result->first_error, "all", summary_json(&r->all), "classes", classes));
+    return fl_cli_print_json(json_pack(
+        "{s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:f, s:o, s:f, s:s, s:o, s:o}", "rate",
+        o->rate, "clients", (json_int_t)o->concurrency, "duration_s", r->duration_s, "last_end_s",
+        r->last_end_s, "requests_per_s", r->requests_per_s, "good_per_s", r->good_per_s,
+        "prompt_tokens_per_s", r->prompt_tokens_per_s, "answer_tokens_per_s", r->answer_tokens_per_s,
+        "window_s", FL_LOAD_WINDOW_S, "windows", r->n_windows, "tokens_variation", r->tokens_variation,
+        "requests_variation", r->requests_variation, "send_late_s", spread_json(&r->send_late_s), "cpu_s",
+        r->cpu_s, "first_error", result->first_error, "all", summary_json(&r->all), "classes", classes));
 }
 
 static fl_err run(const fl_options *o, const fl_haystack *text, fl_load_result *result) {

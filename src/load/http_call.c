@@ -58,8 +58,8 @@ fl_err fl_http_server_parse(const char *url, const char *key, fl_http_server *ou
 static fl_err make_request(const fl_http_server *s, const char *path, const char *body, size_t body_bytes,
                            fl_http_call *c) {
     char head[1024];
-    int n = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n",
-                     body ? "POST" : "GET", path, s->host);
+    int n =
+        snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: %s\r\n", body ? "POST" : "GET", path, s->host);
     if (s->key[0]) n += snprintf(head + n, sizeof head - (size_t)n, "Authorization: Bearer %s\r\n", s->key);
     if (body)
         n += snprintf(head + n, sizeof head - (size_t)n,
@@ -73,21 +73,54 @@ static fl_err make_request(const fl_http_server *s, const char *path, const char
     return FL_ERR_OK;
 }
 
+static fl_err connect_to(const fl_http_server *server, fl_http_call *c) {
+    const int one = 1;
+    c->reused = false;
+    c->state = FL_HTTP_CONNECT;
+    c->out_sent = 0;
+    c->fd = socket(server->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (c->fd >= 0) setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (c->fd >= 0 &&
+        (connect(c->fd, (const struct sockaddr *)&server->address, server->address_bytes) == 0 ||
+         errno == EINPROGRESS))
+        return FL_ERR_OK;
+    fl_err err = FL_FAIL(FL_ERR_IO, "%s: %s", server->host, strerror(errno));
+    fl_http_call_close(c);
+    return err;
+}
+
 fl_err fl_http_call_open(const fl_http_server *server, const char *path, const char *body, size_t body_bytes,
-                         fl_http_call *out) {
-    *out = (fl_http_call){.fd = -1};
-    FL_TRY(make_request(server, path, body, body_bytes, out));
-    int one = 1;
-    out->fd = socket(server->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (out->fd >= 0) setsockopt(out->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (out->fd < 0 ||
-        (connect(out->fd, (const struct sockaddr *)&server->address, server->address_bytes) < 0 &&
-         errno != EINPROGRESS)) {
-        fl_err err = FL_FAIL(FL_ERR_IO, "%s: %s", server->host, strerror(errno));
-        fl_http_call_close(out);
-        return err;
-    }
+                         fl_http_call *c) {
+    c->out = NULL;
+    c->head[0] = '\0';
+    c->head_bytes = c->out_sent = 0;
+    c->status = c->chunk_part = 0;
+    c->retry_after_s = 0;
+    c->chunked = c->keep = false;
+    c->left = 0;
+    FL_TRY(make_request(server, path, body, body_bytes, c));
+    if (c->fd < 0) return connect_to(server, c);
+    c->reused = true;
+    c->state = FL_HTTP_SEND;
     return FL_ERR_OK;
+}
+
+bool fl_http_call_is_stale(const fl_http_call *c) {
+    return c->reused && c->head_bytes == 0 && c->state < FL_HTTP_BODY;
+}
+
+fl_err fl_http_call_again(const fl_http_server *server, fl_http_call *c) {
+    close(c->fd);
+    return connect_to(server, c);
+}
+
+void fl_http_call_end(fl_http_call *c) {
+    free(c->out);
+    c->out = NULL;
+    if (c->fd >= 0 && !(c->state == FL_HTTP_DONE && c->keep)) {
+        close(c->fd);
+        c->fd = -1;
+    }
 }
 
 void fl_http_call_close(fl_http_call *c) {
@@ -120,8 +153,6 @@ static fl_err send_some(fl_http_call *c) {
         if (n < 0) return FL_FAIL(FL_ERR_IO, "sending: %s", strerror(errno));
         c->out_sent += (size_t)n;
     }
-    free(c->out);
-    c->out = NULL;
     c->state = FL_HTTP_HEAD;
     return FL_ERR_OK;
 }
@@ -143,7 +174,9 @@ static fl_err read_head(fl_http_call *c) {
         return FL_FAIL(FL_ERR_DATA, "expected an HTTP answer, found '%.40s'", c->head);
     c->status = (int32_t)status;
     const char *length = header_of(c, "content-length"), *coding = header_of(c, "transfer-encoding"),
-               *retry = header_of(c, "retry-after");
+               *retry = header_of(c, "retry-after"), *connection = header_of(c, "connection");
+    bool closes = connection && strncasecmp(connection, "close", 5) == 0;
+    c->keep = c->head[7] == '1' && !closes && (length || coding);
     if (retry) c->retry_after_s = strtod(retry, NULL);
     c->chunked = coding && strncasecmp(coding, "chunked", 7) == 0;
     c->left = c->chunked ? 0 : -1;
@@ -228,6 +261,7 @@ static fl_err receive_some(fl_http_call *c) {
         else if (n == 0)
             return FL_FAIL(FL_ERR_IO, "the server closed the connection before the answer's end");
         FL_TRY(take(c, bytes, (size_t)n));
+        if (n > 0 && (size_t)n < sizeof bytes) return FL_ERR_OK; /* all that was there */
     }
     return FL_ERR_OK;
 }
@@ -260,9 +294,10 @@ fl_err fl_http_fetch(const fl_http_server *server, const char *path, const char 
     fl_http_call call;
     text answer = {0};
     double end_s = fl_now_s() + timeout_s;
-    FL_TRY(fl_http_call_open(server, path, body, body ? strlen(body) : 0, &call));
+    call.fd = -1;
     call.on_body = keep;
     call.context = &answer;
+    FL_TRY(fl_http_call_open(server, path, body, body ? strlen(body) : 0, &call));
     fl_err err = keep(&answer, "", 0);
     while (err == FL_ERR_OK && call.state != FL_HTTP_DONE) {
         double left_s = end_s - fl_now_s();

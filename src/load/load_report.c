@@ -111,6 +111,9 @@ fl_err fl_load_report_make(const fl_load_mix *mix, const fl_load_result *result,
     if (!room) return FL_FAIL(FL_ERR_NOMEM, "report of %lld values", (long long)most);
     for (int32_t k = 0; k < mix->n; k++) summarise(mix, result, k, room, &out->classes[k]);
     summarise(mix, result, -1, room, &out->all);
+    for (int64_t i = 0; i < result->n; i++) room[i] = result->records[i].sent_s - result->records[i].due_s;
+    out->send_late_s = fl_load_spread_of(room, result->n);
+    out->cpu_s = result->cpu_s;
     free(room);
     for (int64_t i = 0; i < result->n; i++)
         if (result->records[i].outcome == FL_LOAD_DONE)

@@ -29,6 +29,8 @@ typedef struct fl_load_report {
      * tokens made, and of requests ended. 0 with fewer than two windows. */
     int32_t n_windows;
     double tokens_variation, requests_variation;
+    fl_load_spread send_late_s; /* from when a request was due until it was handed to the socket */
+    double cpu_s;               /* what generating the load took */
 } fl_load_report;
 
 /* FL_ERR_NOMEM. Names are borrowed from the mix. */

@@ -14,9 +14,10 @@
 
 enum { LINE_BYTES_MAX = 1 << 20, EVENTS_MAX = 256, CARDS_MAX = 1 << 20 };
 
-/* One open connection. */
+/* One client and its connection, which stays open from one of its requests to the next. */
 typedef struct client {
     fl_http_call call;
+    uint32_t watched; /* events that epoll looks for; 0 = not there */
     struct run *run;
     int64_t record;
     char *line; /* [line_room] the line of the stream so far */
@@ -212,18 +213,44 @@ static void end_client(client *c, fl_load_outcome outcome) {
     fl_load_record *record = &r->out->records[c->record];
     record->outcome = outcome;
     record->end_s = since_start_s(r);
-    fl_http_call_close(&c->call);
-    free(c->line);
-    c->line = NULL;
+    fl_http_call_end(&c->call);
+    if (c->call.fd < 0) c->watched = 0;
     c->used = false;
     r->unused[r->n_unused++] = (int32_t)(c - r->clients);
     r->ended++;
 }
 
-static fl_err watch(run *r, client *c, int operation) {
+static fl_err watch(run *r, client *c) {
     struct epoll_event event = {.events = fl_http_call_events(&c->call), .data.ptr = c};
-    if (epoll_ctl(r->epoll, operation, c->call.fd, &event) != 0)
+    if (event.events == c->watched) return FL_ERR_OK;
+    if (epoll_ctl(r->epoll, c->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->call.fd, &event) != 0)
         return FL_FAIL(FL_ERR_IO, "epoll: %s", strerror(errno));
+    c->watched = event.events;
+    return FL_ERR_OK;
+}
+
+static fl_load_outcome outcome_of(const client *c, fl_err err) {
+    if (c->call.status == 429 || c->call.status == 503) return FL_LOAD_REFUSED;
+    return err == FL_ERR_OK && c->call.status == 200 && c->whole ? FL_LOAD_DONE : FL_LOAD_FAILED;
+}
+
+static fl_err step_client(run *r, client *c) {
+    if (!c->used) { /* the server ended a connection that waited for a next request */
+        fl_http_call_close(&c->call);
+        c->watched = 0;
+        return FL_ERR_OK;
+    }
+    fl_err err = fl_http_call_step(&c->call);
+    if (err != FL_ERR_OK && fl_http_call_is_stale(&c->call)) {
+        c->watched = 0;
+        err = fl_http_call_again(r->o->server, &c->call);
+    }
+    if (err == FL_ERR_NOMEM) return err;
+    if (err == FL_ERR_OK && c->call.state != FL_HTTP_DONE) return watch(r, c);
+    fl_load_outcome outcome = outcome_of(c, err);
+    if (err != FL_ERR_OK && outcome == FL_LOAD_FAILED)
+        note_error(r->out, fl_err_detail(), strlen(fl_err_detail()));
+    end_client(c, outcome);
     return FL_ERR_OK;
 }
 
@@ -237,40 +264,26 @@ static fl_err send_request(run *r, double due_s) {
     if (r->n_unused == 0) {
         static const char full[] = "more requests at a time than --concurrency allows";
         record->outcome = FL_LOAD_FAILED;
-        record->end_s = due_s;
+        record->sent_s = record->end_s = due_s;
         note_error(out, full, sizeof full - 1);
         free(body);
         return FL_ERR_OK;
     }
     client *c = &r->clients[r->unused[--r->n_unused]];
-    *c = (client){.run = r, .record = out->n - 1, .used = true};
+    c->record = out->n - 1;
+    c->line_bytes = 0;
+    c->whole = false;
+    c->used = true;
     fl_err err = fl_http_call_open(r->o->server, "/v1/chat/completions", body, strlen(body), &c->call);
     free(body);
-    c->call.on_body = take_body;
-    c->call.context = c;
-    if (err == FL_ERR_OK) return watch(r, c, EPOLL_CTL_ADD);
+    record->sent_s = since_start_s(r);
+    if (err == FL_ERR_OK) return c->call.reused ? step_client(r, c) : watch(r, c);
     note_error(out, fl_err_detail(), strlen(fl_err_detail()));
     end_client(c, FL_LOAD_FAILED);
     return FL_ERR_OK;
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------- */
-
-static fl_err step_client(run *r, client *c) {
-    uint32_t before = fl_http_call_events(&c->call);
-    fl_err err = fl_http_call_step(&c->call);
-    int32_t status = c->call.status;
-    if (err == FL_ERR_NOMEM) return err;
-    if (err != FL_ERR_OK) note_error(r->out, fl_err_detail(), strlen(fl_err_detail()));
-    if (status == 429 || status == 503) end_client(c, FL_LOAD_REFUSED);
-    else if (err != FL_ERR_OK || (status != 0 && status != 200)) {
-        if (err == FL_ERR_OK && c->call.state != FL_HTTP_DONE)
-            return FL_ERR_OK; /* its text is still to come */
-        end_client(c, FL_LOAD_FAILED);
-    } else if (c->call.state == FL_HTTP_DONE) end_client(c, c->whole ? FL_LOAD_DONE : FL_LOAD_FAILED);
-    else if (fl_http_call_events(&c->call) != before) return watch(r, c, EPOLL_CTL_MOD);
-    return FL_ERR_OK;
-}
 
 /* Sends what is due; returns when to look again. */
 static fl_err send_due(run *r, double now_s, double *wake_s) {
@@ -311,32 +324,58 @@ static fl_err loop(run *r) {
     return FL_ERR_OK;
 }
 
+static double cpu_s(void) {
+    struct rusage u;
+    if (getrusage(RUSAGE_SELF, &u) != 0) return 0;
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static void open_files_at_most(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
+static void close_clients(run *r) {
+    for (int32_t i = 0; r->clients && i < r->o->clients; i++) {
+        if (r->clients[i].used) end_client(&r->clients[i], FL_LOAD_LATE);
+        fl_http_call_close(&r->clients[i].call);
+        free(r->clients[i].line);
+    }
+    free(r->clients);
+}
+
 fl_err fl_load_run(const fl_load_options *o, fl_load_result *out) {
     run r = {.o = o, .out = out, .epoll = -1};
-    struct rlimit files;
     fl_err err = FL_ERR_OK;
     *out = (fl_load_result){0};
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    open_files_at_most();
     fl_eval_random_init(&r.random, o->seed);
     r.clients = calloc((size_t)o->clients, sizeof *r.clients);
     r.unused = calloc((size_t)o->clients, sizeof *r.unused);
     r.deck_cards = count_cards(o);
     r.deck = calloc((size_t)r.deck_cards, sizeof *r.deck);
     r.epoll = epoll_create1(EPOLL_CLOEXEC);
+    for (int32_t i = 0; r.clients && i < o->clients; i++) {
+        client *c = &r.clients[i];
+        c->run = &r;
+        c->call.fd = -1;
+        c->call.on_body = take_body;
+        c->call.context = c;
+    }
     if (!r.clients || !r.unused || !r.deck) err = FL_FAIL(FL_ERR_NOMEM, "%d clients", o->clients);
     else if (r.epoll < 0) err = FL_FAIL(FL_ERR_IO, "epoll: %s", strerror(errno));
     else {
         for (int32_t i = o->clients; i-- > 0;) r.unused[r.n_unused++] = i;
         r.start_s = fl_now_s();
+        double before_s = cpu_s();
         err = loop(&r);
-        for (int32_t i = 0; i < o->clients; i++)
-            if (r.clients[i].used) end_client(&r.clients[i], FL_LOAD_LATE);
+        out->cpu_s = cpu_s() - before_s;
     }
     if (r.epoll >= 0) close(r.epoll);
-    free(r.clients);
+    close_clients(&r);
     free(r.unused);
     free(r.deck);
     return err;

@@ -1,4 +1,4 @@
-/* Sends requests to a server as a crowd of clients would, and notes when what arrived. Open loop: requests come at
+/* Sends requests to a server as a crowd of clients would, over connections that it keeps, and notes when what arrived. Open loop: requests come at
  * random times of a given rate whether or not the server keeps up, and each is timed from when it was due, so that a
  * stalled server cannot hide its stall. Closed loop: so many clients, each with its next request as soon as it has
  * its answer. */
@@ -21,7 +21,7 @@ typedef enum fl_load_outcome {
 typedef struct fl_load_record {
     int32_t class_index;
     fl_load_outcome outcome;
-    double due_s, first_s, end_s;                        /* first_s: of the first token, 0 = none came */
+    double due_s, sent_s, first_s, end_s;                /* first_s: of the first token, 0 = none came */
     int64_t prompt_tokens, cached_tokens, answer_tokens; /* as the server counts */
 } fl_load_record;
 
@@ -36,6 +36,7 @@ typedef struct fl_load_result {
     int64_t n, room;
     fl_load_gaps gaps[FL_LOAD_CLASSES_MAX];
     double duration_s; /* while requests came */
+    double cpu_s;      /* of this process, all of its threads, meanwhile and until the last answer */
     double *tokens_at; /* [n_tokens] when each token of an answer came, in order */
     int64_t n_tokens, tokens_room;
     char first_error[256]; /* what the first failed request was told; "" = none failed */

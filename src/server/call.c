@@ -13,18 +13,31 @@ enum { CHUNKS_BYTES_MAX = FL_API_ANSWER_BYTES_MAX };
 static const double begin_late_s = 0.25; /* a stream begins so late at most, whatever the worker says */
 static const double progress_s = 1;      /* between two progress comments of a worker that makes progress */
 
+/* On the event thread. Many at a time: a draw asks the kernel who is asking. */
+static bool draw_random(fl_front *front, unsigned char out[16]) {
+    if (front->n_random < 16) {
+        if (RAND_bytes(front->random, sizeof front->random) != 1) return false;
+        front->n_random = sizeof front->random;
+    }
+    front->n_random -= 16;
+    memcpy(out, front->random + front->n_random, 16);
+    return true;
+}
+
 fl_call *fl_call_new(fl_front *front, fl_http_exchange *exchange, const fl_route *route) {
     fl_call *call = calloc(1, sizeof *call);
-    if (!call || RAND_bytes(call->random, sizeof call->random) != 1) {
+    if (!call || !draw_random(front, call->random)) {
         free(call);
         return NULL;
     }
     call->front = front;
     call->exchange = exchange;
     call->route = route;
-    snprintf(call->id, sizeof call->id, "req-");
-    for (size_t i = 0; i < sizeof call->random; i++)
-        snprintf(call->id + 4 + 2 * i, sizeof call->id - 4 - 2 * i, "%02x", call->random[i]);
+    memcpy(call->id, "req-", 4);
+    for (size_t i = 0; i < sizeof call->random; i++) {
+        call->id[4 + 2 * i] = "0123456789abcdef"[call->random[i] >> 4];
+        call->id[5 + 2 * i] = "0123456789abcdef"[call->random[i] & 15];
+    }
     pthread_mutex_init(&call->lock, NULL);
     fl_buffer_init(&call->out, CHUNKS_BYTES_MAX);
     fl_http_set_user(exchange, call);

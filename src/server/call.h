@@ -46,7 +46,7 @@ struct fl_call {
     fl_call *next, *previous; /* in the front's list, which holds the exchange; guarded by calls_lock */
 };
 
-/* The exchange's user pointer, and freed with it. NULL: no memory. */
+/* The exchange's user pointer, and freed with it. On the event thread. NULL: no memory. */
 fl_call *fl_call_new(fl_front *front, fl_http_exchange *exchange, const fl_route *route);
 void fl_call_free(fl_call *call);
 

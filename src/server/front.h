@@ -70,6 +70,8 @@ typedef struct fl_front {
     fl_metrics *metrics;
     fl_log *log;
     fl_job_pool *jobs;
+    unsigned char random[1024]; /* n_random bytes not yet used; the event thread's */
+    size_t n_random;
     fl_admission admission;
     pthread_mutex_t calls_lock; /* guards the list of calls with an answer in the making */
     fl_call *calls;

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { QUEUE_BYTES_MAX = 1 << 20 };
+enum { QUEUE_BYTES_MAX = 1 << 20, GATHER_MS = 20 };
 
 struct fl_log {
     int fd;
@@ -22,6 +22,7 @@ struct fl_log {
     char *queue; /* [QUEUE_BYTES_MAX], of which n bytes are lines not yet written */
     size_t n;
     int64_t n_dropped;
+    bool idle; /* the writer waits for a first line */
     bool stop;
 };
 
@@ -48,12 +49,16 @@ static void add_quoted(line *l, const char *text) {
     enum { VALUE_BYTES_MAX = 1024 };
     char escape[8];
     add_text(l, "\"");
-    size_t end = l->n + VALUE_BYTES_MAX;
+    size_t end = l->n + VALUE_BYTES_MAX, most = sizeof l->text - 64;
+    if (end > most) end = most;
     for (const unsigned char *c = (const unsigned char *)text; *c && l->n < end; c++) {
+        bool plain = *c >= 0x20 && *c <= 0x7e && *c != '"' && *c != '\\';
+        if (plain) {
+            l->text[l->n++] = (char)*c;
+            continue;
+        }
         if (*c == '"' || *c == '\\') snprintf(escape, sizeof escape, "\\%c", *c);
-        else if (*c < 0x20 || *c > 0x7e) snprintf(escape, sizeof escape, "\\u%04x", *c);
-        else snprintf(escape, sizeof escape, "%c", *c);
-        if (sizeof l->text - l->n < 64) break;
+        else snprintf(escape, sizeof escape, "\\u%04x", *c);
         add_text(l, escape);
     }
     add_text(l, "\"");
@@ -119,7 +124,8 @@ void fl_log_write(fl_log *log, fl_log_level level, const char *event, const fl_l
     if (log->n + l.n <= QUEUE_BYTES_MAX) {
         memcpy(log->queue + log->n, l.text, l.n);
         log->n += l.n;
-        pthread_cond_signal(&log->more);
+        if (log->idle || log->n > QUEUE_BYTES_MAX / 2) pthread_cond_signal(&log->more);
+        log->idle = false;
     } else log->n_dropped++;
     pthread_mutex_unlock(&log->lock);
 }
@@ -134,16 +140,30 @@ static void write_all(int fd, const char *bytes, size_t n) {
     }
 }
 
+/* Lines that come soon after one another are one wake-up and one write. Needs the lock. */
+static void gather(fl_log *log) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += GATHER_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    while (!log->stop && log->n < QUEUE_BYTES_MAX / 2 &&
+           pthread_cond_timedwait(&log->more, &log->lock, &until) != ETIMEDOUT)
+        continue;
+}
+
 static void *writer_main(void *context) {
     fl_log *log = context;
     char *out = malloc(QUEUE_BYTES_MAX);
     line l;
     pthread_mutex_lock(&log->lock);
     while (out && (!log->stop || log->n > 0)) {
-        if (log->n == 0) {
+        log->idle = log->n == 0;
+        if (log->idle) {
             pthread_cond_wait(&log->more, &log->lock);
             continue;
         }
+        gather(log);
         size_t n = log->n;
         int64_t dropped = log->n_dropped;
         memcpy(out, log->queue, n);
@@ -173,7 +193,11 @@ fl_err fl_log_open(int fd, bool json, fl_log_level least, fl_log **out) {
     log->json = json;
     log->least = least;
     pthread_mutex_init(&log->lock, NULL);
-    pthread_cond_init(&log->more, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&log->more, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     int failed = pthread_create(&log->writer, NULL, writer_main, log);
     log->started = !failed;
     if (failed) {

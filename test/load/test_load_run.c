@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,13 +19,16 @@
 /* Answers each connection in turn with the same bytes, sent a few at a time. */
 typedef struct fake {
     int listener, port;
+    int answers_each; /* requests of a connection, then it is closed */
+    int n_connections, n_answers;
     const char *answer;
     int piece_bytes, pause_ms;
     pthread_t thread;
     char request[65536]; /* the last one's */
 } fake;
 
-static void answer_one(fake *f, int fd) {
+/* false: nothing was asked. */
+static bool answer_one(fake *f, int fd) {
     size_t n = 0;
     ssize_t some;
     f->request[0] = '\0';
@@ -34,18 +38,23 @@ static void answer_one(fake *f, int fd) {
         const char *body = strstr(f->request, "\r\n\r\n"), *length = strstr(f->request, "Content-Length: ");
         if (body && (!length || strlen(body + 4) >= strtoul(length + 16, NULL, 10))) break;
     }
+    if (n == 0) return false;
+    f->n_answers++;
     size_t all = strlen(f->answer), step = (size_t)f->piece_bytes;
     for (size_t i = 0; i < all; i += step) {
         struct timespec pause = {.tv_nsec = f->pause_ms * 1000000L};
         if (send(fd, f->answer + i, all - i < step ? all - i : step, MSG_NOSIGNAL) <= 0) break;
         if (f->pause_ms > 0) nanosleep(&pause, NULL);
     }
-    close(fd);
+    return true;
 }
 
 static void *serve(void *context) {
     fake *f = context;
-    for (int fd; (fd = accept(f->listener, NULL, NULL)) >= 0;) answer_one(f, fd);
+    for (int fd; (fd = accept(f->listener, NULL, NULL)) >= 0; close(fd)) {
+        f->n_connections++;
+        for (int i = 0; i < f->answers_each && answer_one(f, fd);) i++;
+    }
     return NULL;
 }
 
@@ -53,7 +62,7 @@ static void fake_open(fake *f, const char *answer, int piece_bytes, int pause_ms
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof address;
     char url[64];
-    *f = (fake){.answer = answer, .piece_bytes = piece_bytes, .pause_ms = pause_ms};
+    *f = (fake){.answer = answer, .piece_bytes = piece_bytes, .pause_ms = pause_ms, .answers_each = 1};
     f->listener = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(bind(f->listener, (struct sockaddr *)&address, n), 0);
     assert_int_equal(listen(f->listener, 64), 0);
@@ -191,6 +200,39 @@ static void open_loop_does_not_wait_for_answers(void **state) {
     fake_close(&f);
 }
 
+/* One client asks again and again: on one connection as long as the server keeps it. A server that closes it without
+ * having said so costs no request. */
+static void connections_are_kept(void **state) {
+    (void)state;
+    static const int each[] = {1, 3, 1 << 30};
+    static char text[] = "some text to be read";
+    const fl_haystack haystack = {text, sizeof text - 1};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        fake f;
+        fl_http_server server;
+        fl_load_result r;
+        fl_load_mix mix;
+        fake_open(&f, "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\n\r\n{}", 1000, 0, &server);
+        f.answers_each = each[i];
+        assert_int_equal(fl_load_mix_read(NULL, &mix), FL_ERR_OK);
+        const fl_load_options options = {.server = &server,
+                                         .mix = &mix,
+                                         .text = &haystack,
+                                         .model = "m",
+                                         .bytes_per_token = 4,
+                                         .clients = 1,
+                                         .duration_s = 0.1,
+                                         .wait_s = 5};
+        assert_int_equal(fl_load_run(&options, &r), FL_ERR_OK);
+        fake_close(&f);
+        assert_true(r.n > 10 && f.n_answers == r.n);
+        for (int64_t k = 0; k < r.n; k++) assert_int_equal(r.records[k].outcome, FL_LOAD_REFUSED);
+        int wanted = (int)((r.n + each[i] - 1) / each[i]);
+        assert_in_range(f.n_connections, wanted, wanted + 1); /* the last one may not have been used */
+        fl_load_result_close(&r);
+    }
+}
+
 /* 40 requests of two classes, one a quarter of them: ten, whatever the seed, and not the same ones. */
 static void shares_are_kept_exactly(void **state) {
     (void)state;
@@ -251,9 +293,13 @@ static void urls_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_are_read_however_they_are_cut), cmocka_unit_test(outcomes_are_told_apart),
-        cmocka_unit_test(open_loop_does_not_wait_for_answers),   cmocka_unit_test(shares_are_kept_exactly),
-        cmocka_unit_test(text_is_cut_at_whole_code_points),      cmocka_unit_test(urls_are_checked),
+        cmocka_unit_test(streams_are_read_however_they_are_cut),
+        cmocka_unit_test(outcomes_are_told_apart),
+        cmocka_unit_test(open_loop_does_not_wait_for_answers),
+        cmocka_unit_test(shares_are_kept_exactly),
+        cmocka_unit_test(connections_are_kept),
+        cmocka_unit_test(text_is_cut_at_whole_code_points),
+        cmocka_unit_test(urls_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
