@@ -76,6 +76,11 @@ typedef struct fl_settings {
         block_density; /* for benchmarks, with the policy "blocks": share of visible blocks that is listed beside
                              sinks and window, whatever they score; 0 (default) = as the scores say */
     const char
+        *block_density_from; /* for benchmarks, with the policy "blocks": file of `firstlight calibrate` or of
+                               `bench prefill --json` of any model, whose density by layer and head is imposed:
+                               mapped as attn/density.h says, and scaled so that the mean is block_density where
+                               that is not 0; NULL (default) = all layers and heads alike */
+    const char
         *backend; /* "auto" (default: the fastest this machine has), "cuda", "avx512", "avx2", "reference" */
     const char
         *kv_dtype; /* "auto" (default: bf16; f32 on "reference"), "bf16", "fp8", "int4", "f32" ("reference"

@@ -7,7 +7,10 @@
 
 #include "base/file.h"
 
-enum { FORMAT = 1, FILE_BYTES_MAX = 16 << 20 };
+enum { FORMAT = 1, FILE_BYTES_MAX = 16 << 20, LAYERS_MAX = 1024, HEADS_MAX = 4096 };
+
+/* The least is a float, so that what is written is read. */
+static const double densities[2] = {0x1p-20, 1};
 
 typedef struct reading {
     const char *name;
@@ -132,33 +135,67 @@ static fl_err read_all(const reading *r) {
     FL_TRY(need_integer(r, "latent_dim", c->latent_dim));
     FL_TRY(read_scalars(r));
     FL_TRY(read_table(r, "alpha_by_head", heads, alphas, &c->alpha_by_head));
+    FL_TRY(read_table(r, "density_by_head", heads, densities, &c->density_by_head));
     FL_TRY(read_table(r, "bias", heads, biases, &c->bias));
     FL_TRY(read_table(r, "temperature", layers, temperatures, &c->temperature));
     FL_TRY(read_dense(r));
     return read_outliers(r);
 }
 
-fl_err fl_calibration_parse(const char *name, const char *text, size_t text_bytes, fl_calibration *out) {
+static fl_err read_density(const reading *r) {
+    fl_calibration *c = r->out;
+    const json_t *table = json_object_get(r->root, "density_by_head");
+    if (!read_index(json_object_get(r->root, "layers"), LAYERS_MAX + 1, &c->layers) || c->layers < 1)
+        return bad(r, "layers", "1 to 1024");
+    if (!read_index(json_object_get(r->root, "heads"), HEADS_MAX + 1, &c->heads) || c->heads < 1)
+        return bad(r, "heads", "1 to 4096");
+    const int32_t size[2] = {c->layers, c->heads};
+    if (!table) return bad(r, "density_by_head", "shares by layer and head");
+    return read_table(r, "density_by_head", size, densities, &c->density_by_head);
+}
+
+typedef fl_err read_fn(const reading *r);
+
+static fl_err parse(const char *name, const char *text, size_t text_bytes, read_fn *read,
+                    fl_calibration *out) {
     json_error_t why;
     json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES, &why);
     if (!root) return FL_FAIL(FL_ERR_CONFIG, "%s: not valid JSON, line %d: %s", name, why.line, why.text);
     const reading r = {name, root, out};
-    fl_err err = read_all(&r);
+    fl_err err = read(&r);
     json_decref(root);
     return err;
 }
 
-fl_err fl_calibration_read(const char *dir, const char *name, fl_calibration *out) {
+static fl_err read_file(const char *dir, const char *name, read_fn *read, fl_calibration *out) {
     char *text = NULL;
     size_t n_bytes = 0;
     FL_TRY(fl_file_read(dir, name, FILE_BYTES_MAX, &text, &n_bytes));
-    fl_err err = fl_calibration_parse(name, text, n_bytes, out);
+    fl_err err = parse(name, text, n_bytes, read, out);
     free(text);
     return err;
 }
 
+fl_err fl_calibration_parse(const char *name, const char *text, size_t text_bytes, fl_calibration *out) {
+    return parse(name, text, text_bytes, read_all, out);
+}
+
+fl_err fl_calibration_read(const char *dir, const char *name, fl_calibration *out) {
+    return read_file(dir, name, read_all, out);
+}
+
+fl_err fl_calibration_parse_density(const char *name, const char *text, size_t text_bytes,
+                                    fl_calibration *out) {
+    return parse(name, text, text_bytes, read_density, out);
+}
+
+fl_err fl_calibration_read_density(const char *dir, const char *name, fl_calibration *out) {
+    return read_file(dir, name, read_density, out);
+}
+
 void fl_calibration_close(fl_calibration *c) {
     free(c->alpha_by_head);
+    free(c->density_by_head);
     free(c->bias);
     free(c->dense);
     free(c->temperature);

@@ -5,6 +5,7 @@
  *   length                                  tokens of the documents measured
  *   block                                   64 or 128
  *   density                                 share of visible blocks attended at that length, for predictions
+ *   density_by_head                         [layers][heads] the same one by one, for benchmarks of other shapes
  *   alpha                                   share of the best block's score from which on a block is attended
  *   alpha_by_head, bias                     [layers][heads]; in place of alpha; log2, added to a block's mean
  *   dense_heads                             [[layer, head], ...] that attend everything
@@ -23,13 +24,14 @@
 typedef struct fl_calibration {
     int32_t layers, heads, latent_dim;
     int64_t length;
-    int32_t block;         /* 0 = not said */
-    double density, alpha; /* 0 = not said */
-    float *alpha_by_head;  /* [layers][heads] or NULL */
-    float *bias;           /* [layers][heads] or NULL */
-    bool *dense;           /* [layers][heads] or NULL */
-    float *temperature;    /* [layers] or NULL */
-    uint16_t *outliers;    /* [layers][n_outliers] or NULL */
+    int32_t block;          /* 0 = not said */
+    double density, alpha;  /* 0 = not said */
+    float *alpha_by_head;   /* [layers][heads] or NULL */
+    float *density_by_head; /* [layers][heads] or NULL */
+    float *bias;            /* [layers][heads] or NULL */
+    bool *dense;            /* [layers][heads] or NULL */
+    float *temperature;     /* [layers] or NULL */
+    uint16_t *outliers;     /* [layers][n_outliers] or NULL */
     int32_t n_outliers;
 } fl_calibration;
 
@@ -40,6 +42,16 @@ fl_err fl_calibration_read(const char *dir, const char *name, fl_calibration *ou
 
 /* The same from a text, for tests and fuzzing. `name` is what errors call it. */
 fl_err fl_calibration_parse(const char *name, const char *text, size_t text_bytes, fl_calibration *out);
+
+/* Of dir/name, of a model of any dimensions, layers, heads and density_by_head alone: also a report of `bench prefill
+ * --json` has them. Errors as above; FL_ERR_CONFIG also where one of them is missing. The caller closes *out in any
+ * case. */
+fl_err fl_calibration_read_density(const char *dir, const char *name, fl_calibration *out);
+fl_err fl_calibration_parse_density(const char *name, const char *text, size_t text_bytes,
+                                    fl_calibration *out);
+
+/* A row of numbers a layer: [rows][columns]. NULL: out of memory, or a number that JSON has not. */
+json_t *fl_calibration_table_json(const float *values, int32_t rows, int32_t columns);
 
 /* The file's fields; dense_heads always, of the others those that are said. NULL: out of memory, or a number that
  * JSON has not. */

@@ -21,7 +21,7 @@ static json_t *number_row(const float *values, int32_t n) {
     return row;
 }
 
-static json_t *table_of(const float *values, int32_t rows, int32_t columns) {
+json_t *fl_calibration_table_json(const float *values, int32_t rows, int32_t columns) {
     json_t *table = json_array();
     for (int32_t i = 0; table && i < rows; i++) {
         if (json_array_append_new(table, number_row(values + (int64_t)i * columns, columns)) == 0) continue;
@@ -69,9 +69,12 @@ json_t *fl_calibration_json(const fl_calibration *c) {
     if (c->block > 0) put(root, "block", json_integer(c->block), &ok);
     if (c->alpha > 0) put(root, "alpha", json_real(c->alpha), &ok);
     if (c->density > 0) put(root, "density", json_real(c->density), &ok);
+    if (c->density_by_head)
+        put(root, "density_by_head", fl_calibration_table_json(c->density_by_head, c->layers, c->heads), &ok);
     put(root, "dense_heads", dense_pairs(c), &ok);
-    if (c->alpha_by_head) put(root, "alpha_by_head", table_of(c->alpha_by_head, c->layers, c->heads), &ok);
-    if (c->bias) put(root, "bias", table_of(c->bias, c->layers, c->heads), &ok);
+    if (c->alpha_by_head)
+        put(root, "alpha_by_head", fl_calibration_table_json(c->alpha_by_head, c->layers, c->heads), &ok);
+    if (c->bias) put(root, "bias", fl_calibration_table_json(c->bias, c->layers, c->heads), &ok);
     if (c->temperature) put(root, "temperature", number_row(c->temperature, c->layers), &ok);
     if (c->n_outliers > 0) put(root, "outliers", outlier_rows(c), &ok);
     if (ok) return root;

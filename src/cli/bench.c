@@ -136,7 +136,9 @@ fl_err fl_bench_check_options(const fl_options *o, const char *verb) {
     for (int32_t i = 0; i < o->also.n; i++) blocks |= strncmp(o->also.items[i], "blocks", 6) == 0;
     if ((o->operands.n > 0) == (o->synthetic != NULL))
         return FL_FAIL(FL_ERR_INVALID, "expected: firstlight %s MODEL, or --synthetic SHAPE", verb);
-    if (o->density && !blocks) return FL_FAIL(FL_ERR_INVALID, "--density: expected --policy blocks");
+    if ((o->density || o->density_from) && !blocks)
+        return FL_FAIL(FL_ERR_INVALID, "--%s: expected --policy blocks",
+                       o->density ? "density" : "density-from");
     return FL_ERR_OK;
 }
 

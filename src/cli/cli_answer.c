@@ -74,7 +74,11 @@ fl_err fl_ask_settings(const fl_options *options, int64_t ctx_tokens, fl_setting
     out->synthetic_seed = (uint64_t)options->seed;
     out->router_skew = options->skew;
     if (options->density) FL_TRY(parse_density(options->density, &out->block_density));
-    if (strncmp(options->policy, "blocks", 6) != 0) out->block_density = 0; /* --also may be blocks */
+    out->block_density_from = options->density_from;
+    if (strncmp(options->policy, "blocks", 6) != 0) { /* --also may be blocks */
+        out->block_density = 0;
+        out->block_density_from = NULL;
+    }
     out->ctx_tokens = options->ctx > 0 ? options->ctx : ctx_tokens;
     return FL_ERR_OK;
 }

@@ -20,8 +20,10 @@ typedef struct row {
     fl_bench_op ops[FL_BENCH_OPS_MAX];
     int32_t n_ops;
     char policy[256];
-    double density; /* of block lists */
-    double skew;    /* hottest expert's rows over the mean, as routed; 0 = no experts */
+    double density;                   /* of block lists */
+    fl_density_range listed, imposed; /* of layers and heads; most 0 = no lists, nothing imposed */
+    json_t *density_by_head;          /* owned; NULL = no lists */
+    double skew;                      /* hottest expert's rows over the mean, as routed; 0 = no experts */
     fl_meters meters;
     double traced_s;    /* median of the runs with a trace; 0 = no --trace */
     double trace_cost;  /* median over pairs of runs, with a trace over without, less 1 */
@@ -84,6 +86,21 @@ static int64_t peak_bytes(const fl_bench *b) {
                                  : fl_memory_now().peak_bytes;
 }
 
+static fl_err take_density(const fl_bench *b, row *out) {
+    const fl_attend_config *a = &b->engine->attending;
+    out->density = fl_attend_config_density(a);
+    if (!a->attend.blocks) return FL_ERR_OK;
+    size_t n = (size_t)a->n_layers * (size_t)a->n_heads;
+    const fl_density_table listed = {a->n_layers, a->n_heads, malloc(n * sizeof(float))};
+    if (!listed.share) return FL_FAIL(FL_ERR_NOMEM, "densities of %zu heads", n);
+    fl_attend_config_density_by_head(a, listed.share);
+    out->listed = fl_density_range_of(&listed);
+    out->density_by_head = fl_calibration_table_json(listed.share, listed.layers, listed.heads);
+    if (a->imposed.share) out->imposed = fl_density_range_of(&a->imposed);
+    free(listed.share);
+    return FL_ERR_OK;
+}
+
 static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     double warm_s;
     run_times times;
@@ -117,8 +134,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     out->n_ops = fl_bench_ops(b, &count, b->engine->be->device ? 1 : times.timed_s / out->ttft_s, out->ops);
     out->skew = fl_timed_skew(b->timed);
     snprintf(out->policy, sizeof out->policy, "%s", b->info.policy);
-    out->density = fl_attend_config_density(&b->engine->attending);
-    return FL_ERR_OK;
+    return take_density(b, out);
 }
 
 /* The same length under another policy, in an engine of its own. */
@@ -136,6 +152,15 @@ static fl_err measure_also(const fl_bench *first, const char *policy, const row 
     return err;
 }
 
+static void print_density(const row *r) {
+    printf("  blocks listed, by layer and head: %.2f%% to %.2f%%, mean %.2f%%", 100 * r->listed.least,
+           100 * r->listed.most, 100 * r->listed.mean);
+    if (r->imposed.most > 0)
+        printf("; imposed beside sinks, window and the tile's own: %.2f%% to %.2f%%, mean %.2f%%",
+               100 * r->imposed.least, 100 * r->imposed.most, 100 * r->imposed.mean);
+    putchar('\n');
+}
+
 static void print_row(const fl_bench *b, const row *r) {
     if (b->options->json) return;
     printf("\nprefill of %s tokens: first token after %s, %s tokens/s\n", fl_format_count(r->tokens).s,
@@ -146,6 +171,7 @@ static void print_row(const fl_bench *b, const row *r) {
     printf("  memory gives %sB/s; matrix products in %s; peak memory %s\n",
            fl_format_si(b->roof.bytes_per_s).s, fl_bench_arithmetic(b), fl_format_bytes(r->peak_bytes).s);
     if (r->skew > 0) printf("  the hottest expert of a layer has %.2f times the mean load\n", r->skew);
+    if (r->listed.most > 0) print_density(r);
     fl_bench_print_ops(b, r->ops, r->n_ops, r->ttft_s);
     putchar('\n');
     fl_meters_print(stdout, &r->meters);
@@ -173,6 +199,10 @@ static void set_prediction(const row *r, json_t *out) {
     json_object_set_new(out, "predicted_by_kind", kinds);
 }
 
+static json_t *range_json(const fl_density_range *r) {
+    return json_pack("{s:f, s:f, s:f}", "least", r->least, "mean", r->mean, "most", r->most);
+}
+
 static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "tokens", json_integer(r->tokens));
     json_object_set_new(out, "ttft_s", json_real(r->ttft_s));
@@ -188,6 +218,9 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "policy", json_string(r->policy));
     json_object_set_new(out, "routed_skew", json_real(r->skew));
     json_object_set_new(out, "block_density", json_real(r->density));
+    if (r->listed.most > 0) json_object_set_new(out, "density_listed", range_json(&r->listed));
+    if (r->imposed.most > 0) json_object_set_new(out, "density_asked", range_json(&r->imposed));
+    if (r->density_by_head) json_object_set(out, "density_by_head", r->density_by_head);
     json_object_set_new(out, "plan_bytes", json_integer(r->memory.plan_bytes));
     json_object_set_new(out, "used_bytes", json_integer(r->memory.used_bytes));
     if (r->predicted_s > 0) set_prediction(r, out);
@@ -202,10 +235,12 @@ static const char quality[] = "not measured: random weights; ask spark-66m at th
 
 static void set_synthetic(const fl_bench *b, json_t *out) {
     const fl_options *o = b->options;
+    json_object_set_new(out, "layers", json_integer(b->engine->config->layers));
+    json_object_set_new(out, "heads", json_integer(b->engine->config->heads));
     if (o->density) json_object_set_new(out, "density_imposed", json_string(o->density));
+    if (o->density_from) json_object_set_new(out, "density_from", json_string(o->density_from));
     if (!o->synthetic) return;
     json_object_set_new(out, "synthetic", json_string(o->synthetic));
-    json_object_set_new(out, "layers", json_integer(b->engine->config->layers));
     json_object_set_new(out, "skew", json_real(o->skew));
     json_object_set_new(out, "skew_simulated", json_real(b->engine->synthetic.skew));
     json_object_set_new(out, "quality", json_string(quality));
@@ -219,6 +254,7 @@ static void print_synthetic(const fl_bench *b) {
            o->synthetic, b->engine->config->layers, fl_format_bytes(b->info.weights_bytes).s,
            b->engine->synthetic.skew);
     if (o->density) printf("; lists hold %s of blocks, imposed", o->density);
+    if (o->density_from) printf("; by layer and head as in %s", o->density_from);
     printf("\nquality: %s\n", quality);
 }
 
@@ -288,6 +324,7 @@ static fl_err bench(const fl_options *options, fl_bench *b) {
     if (err == FL_ERR_OK && predicted) print_predictions(b, rows, n);
     if (err == FL_ERR_OK && options->json) err = print_json(b, rows, n);
     if (err == FL_ERR_OK) err = fl_cli_write_trace(options, b->engine);
+    for (int32_t i = 0; rows && i < wanted.n * each; i++) json_decref(rows[i].density_by_head);
     free(rows);
     return err;
 }

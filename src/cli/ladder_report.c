@@ -125,6 +125,7 @@ json_t *fl_ladder_json(const fl_ladder *l) {
                             "rates", l->rates, "loss_source", o->synthetic ? no_loss : l->loss_source,
                             "ladder_total", total_of(l, fl_ladder_last(l)), "rows");
     if (o->density) json_object_set_new(out, "density_imposed", json_string(o->density));
+    if (o->density_from) json_object_set_new(out, "density_from", json_string(o->density_from));
     for (int32_t i = 0; i < l->n_rows; i++)
         json_array_append_new(json_object_get(out, "rows"), row_json(l, i));
     return out;

@@ -222,6 +222,11 @@ const fl_option fl_option_table[] = {
     TEXT("density", density, NULL, NULL, "SHARE", FL_VERB_BENCH_PREFILL | LADDER | FL_VERB_PLAN,
          "with the policy blocks: list this share of visible blocks (0.1 or 10%) whatever they score; random "
          "weights say nothing of it"),
+    TEXT("density-from", density_from, NULL, NULL, "FILE", FL_VERB_BENCH_PREFILL | LADDER,
+         "with the policy blocks: impose the density that each layer and head had in FILE (of `calibrate`, "
+         "or of "
+         "`bench prefill --json`), with --density scaled to that mean; another model's layers are taken at "
+         "their relative depth, heads at their rank"),
     FLAG("predict", 0, predict, NULL, FL_VERB_BENCH_PREFILL,
          "measure this machine's rates first, and show what the cost model makes of them beside each time"),
     FLAG("measure", 0, measure, NULL, FL_VERB_PLAN,

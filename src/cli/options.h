@@ -51,10 +51,11 @@ typedef struct fl_options {
     const char *shape;  /* of a decode step: ROWS[:POS] */
     const char *tokens; /* list of sizes, separated by commas */
     int64_t depth, new_tokens, runs;
-    fl_text_list also;     /* more policies */
-    const char *synthetic; /* a shape in place of MODEL; NULL = none */
-    const char *density;   /* of block lists, as a share or percent; NULL = as scores say */
-    double skew;           /* of a synthetic router */
+    fl_text_list also;        /* more policies */
+    const char *synthetic;    /* a shape in place of MODEL; NULL = none */
+    const char *density;      /* of block lists, as a share or percent; NULL = as scores say */
+    const char *density_from; /* file; NULL = all layers and heads alike */
+    double skew;              /* of a synthetic router */
     bool predict, measure;
     const char *rates; /* file; NULL = none */
     int64_t ladder_tokens, streams, stream_tokens, eval_n;

@@ -49,19 +49,37 @@ static fl_err set_blocks(const fl_config *model, fl_attend_config *c) {
     return FL_ERR_OK;
 }
 
-/* An imposed density, with lists that have room for it at the context's end. */
+/* Of another model's layers and heads. */
+static fl_err map_density(const fl_settings *s, const fl_density_table *out) {
+    const char *path = s->block_density_from;
+    fl_calibration from = {0};
+    fl_err err = fl_calibration_read_density(*path == '/' ? "/" : ".", path, &from);
+    const fl_density_table table = {from.layers, from.heads, from.density_by_head};
+    if (err == FL_ERR_OK) err = fl_density_map(&table, out);
+    if (err == FL_ERR_OK && s->block_density > 0) fl_density_scale(out, s->block_density);
+    fl_calibration_close(&from);
+    return err;
+}
+
+/* Imposed densities, with lists that have room for the most of them at the context's end. */
 static fl_err set_density(const fl_settings *s, int64_t ctx_tokens, fl_attend_config *c) {
     fl_attend *a = &c->attend;
-    if (s->block_density == 0) return FL_ERR_OK;
-    if (!a->blocks || !(s->block_density > 0 && s->block_density <= 1))
+    size_t n = (size_t)c->n_layers * (size_t)c->n_heads;
+    if (s->block_density == 0 && !s->block_density_from) return FL_ERR_OK;
+    if (!a->blocks || !(s->block_density >= 0 && s->block_density <= 1))
         return FL_FAIL(FL_ERR_INVALID,
                        "block_density: expected 0 to 1 with the policy blocks, found %g with %s",
                        s->block_density, c->policy_text);
+    c->imposed = (fl_density_table){c->n_layers, c->n_heads, malloc(n * sizeof(float))};
+    if (!c->imposed.share) return FL_FAIL(FL_ERR_NOMEM, "densities of %zu heads", n);
+    for (size_t i = 0; i < n; i++) c->imposed.share[i] = (float)s->block_density;
+    if (s->block_density_from) FL_TRY(map_density(s, &c->imposed));
+    const fl_density_range range = fl_density_range_of(&c->imposed);
     int32_t pages = (int32_t)(fl_align_up(ctx_tokens, FL_ATTN_LIST_ROWS) / FL_KV_PAGE_TOKENS);
     int32_t forced = fl_block_select_forced(a->block_tokens, a->sink_tokens, a->window_tokens);
-    int32_t needed = (int32_t)(s->block_density * pages) + forced + 2 * a->block_tokens / FL_KV_PAGE_TOKENS;
-    a->density = (float)s->block_density;
-    a->planned_density = s->block_density;
+    int32_t needed = (int32_t)(range.most * pages) + forced + 2 * a->block_tokens / FL_KV_PAGE_TOKENS;
+    a->density = c->imposed.share;
+    a->planned_density = range.mean;
     a->list_capacity = needed < pages ? needed : pages;
     return FL_ERR_OK;
 }
@@ -103,7 +121,8 @@ void fl_attend_config_close(fl_attend_config *c) {
     free(c->mean_bias);
     free(c->listed);
     free(c->visible);
-    c->log2_alpha = c->mean_bias = NULL;
+    free(c->imposed.share);
+    c->log2_alpha = c->mean_bias = c->imposed.share = NULL;
     c->listed = c->visible = NULL;
     fl_calibration_close(&c->calibration);
 }
@@ -114,6 +133,13 @@ double fl_attend_config_density(const fl_attend_config *c) {
     for (int32_t i = 0; i < c->n_layers * c->n_heads; i++) listed += c->listed[i];
     for (int32_t i = 0; i < c->n_layers; i++) visible += c->visible[i] * c->n_heads;
     return visible > 0 ? (double)listed / (double)visible : 1;
+}
+
+void fl_attend_config_density_by_head(const fl_attend_config *c, float *out) {
+    for (int32_t i = 0; i < c->n_layers * c->n_heads; i++) {
+        int64_t visible = c->listed ? c->visible[i / c->n_heads] : 0;
+        out[i] = visible > 0 ? (float)((double)c->listed[i] / (double)visible) : 1;
+    }
 }
 
 static int64_t heads_of(const fl_attend_config *c) {
@@ -140,7 +166,7 @@ fl_err fl_attend_config_place(fl_attend_config *c, fl_backend *be) {
     int64_t n = heads_of(c), floats = n * (int64_t)sizeof(float);
     if (!be->device || !c->listed) return FL_ERR_OK;
     c->be = be;
-    c->device_bytes = counter_bytes(c) + 2 * floats + n;
+    c->device_bytes = counter_bytes(c) + 3 * floats + n;
     FL_TRY(be->alloc(be, c->device_bytes, (void **)&c->device));
     c->attend.listed = (int64_t *)(void *)c->device;
     c->attend.visible = c->attend.listed + n;
@@ -150,9 +176,13 @@ fl_err fl_attend_config_place(fl_attend_config *c, fl_backend *be) {
     FL_TRY(be->upload(be, numbers + n, c->mean_bias, floats));
     c->attend.log2_alpha = numbers;
     c->attend.mean_bias = numbers + n;
+    if (c->attend.density) {
+        FL_TRY(be->upload(be, numbers + 2 * n, c->imposed.share, floats));
+        c->attend.density = numbers + 2 * n;
+    }
     if (!c->attend.dense) return be->wait(be);
-    FL_TRY(be->upload(be, numbers + 2 * n, c->attend.dense, n));
-    c->attend.dense = (const bool *)(numbers + 2 * n);
+    FL_TRY(be->upload(be, numbers + 3 * n, c->attend.dense, n));
+    c->attend.dense = (const bool *)(numbers + 3 * n);
     return be->wait(be);
 }
 

@@ -2,7 +2,7 @@
 #ifndef FL_ENGINE_ATTEND_CONFIG_H
 #define FL_ENGINE_ATTEND_CONFIG_H
 
-#include "attn/calibration.h"
+#include "attn/density.h"
 #include "attn/policy.h"
 #include "backend/backend.h"
 #include "engine/rope_config.h"
@@ -18,6 +18,7 @@ typedef struct fl_attend_config {
     bool calibrated;
     fl_attend attend;
     float *log2_alpha, *mean_bias; /* [layers][heads], of attend */
+    fl_density_table imposed;      /* of attend; share NULL = lists are as scores say */
     /* What block lists held, grown by steps. */
     int64_t *listed;  /* [layers][heads] */
     int64_t *visible; /* [layers] */
@@ -42,6 +43,9 @@ fl_err fl_attend_config_collect(fl_attend_config *config);
 
 /* Share of visible blocks that lists held so far; 1 without lists. */
 double fl_attend_config_density(const fl_attend_config *config);
+
+/* The same of every layer and head: out[layers][heads]; 1 where nothing was visible yet. */
+void fl_attend_config_density_by_head(const fl_attend_config *config, float *out);
 
 /* Forgets what lists held, while no step runs. */
 fl_err fl_attend_config_reset_counts(fl_attend_config *config);

@@ -37,15 +37,19 @@ static fl_err identify(const fl_engine *e, const fl_settings *s, char identity[F
     const fl_kv_shape *kv = &e->kv_shape;
     const fl_attend_config *a = &e->attending;
     fl_fingerprint fingerprint;
-    char calibration[FL_SHA256_HEX_BYTES], text[2048];
+    char calibration[FL_SHA256_HEX_BYTES], imposed[FL_SHA256_HEX_BYTES] = "", text[2048];
     FL_TRY(digest_calibration(e, s, calibration));
+    if (s->block_density_from)
+        FL_TRY(fl_sha256_of(a->imposed.share, (size_t)a->n_layers * (size_t)a->n_heads * sizeof(float),
+                            imposed));
     FL_TRY(fl_fingerprint_compute(s->model_path, NULL, NULL, &fingerprint));
-    int n = snprintf(text, sizeof text,
-                     "engine %s\nmodel %s\nbackend %s %d\nkv %d %d\npolicy %s density %.17g\nrope %d %.17g\n"
-                     "calibration %s\n",
-                     fl_version(), fingerprint.hex, e->be->name, (int)e->be->split_tokens, (int)kv->format,
-                     (int)kv->group, a->policy_text, s->block_density, (int)a->extension.method,
-                     a->extension.factor, calibration);
+    int n =
+        snprintf(text, sizeof text,
+                 "engine %s\nmodel %s\nbackend %s %d\nkv %d %d\npolicy %s density %.17g%s\nrope %d %.17g\n"
+                 "calibration %s\n",
+                 fl_version(), fingerprint.hex, e->be->name, (int)e->be->split_tokens, (int)kv->format,
+                 (int)kv->group, a->policy_text, s->block_density, imposed, (int)a->extension.method,
+                 a->extension.factor, calibration);
     fl_fingerprint_close(&fingerprint);
     if (n < 0 || (size_t)n >= sizeof text)
         return FL_FAIL(FL_ERR_INTERNAL, "the disk tier's description is too long");

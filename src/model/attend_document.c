@@ -251,7 +251,7 @@ static fl_err make_lists(document *d) {
                                          .dense = attend->dense ? attend->dense + at : NULL,
                                          .sink_tokens = attend->sink_tokens,
                                          .window_tokens = attend->window_tokens,
-                                         .density = attend->density,
+                                         .density = attend->density ? attend->density + at : NULL,
                                          .random_seed = attend->random_seed,
                                          .list = d->list,
                                          .listed = attend->listed ? attend->listed + at : NULL,

@@ -30,7 +30,8 @@ typedef struct fl_attend {
     int32_t sink_tokens, window_tokens;
     int32_t list_capacity;  /* ids of FL_KV_PAGE_TOKENS-token blocks a tile and head */
     double planned_density; /* share of visible blocks that a list is expected to hold, for costs */
-    float density; /* not 0: share of blocks listed whatever they score, for benchmarks of synthetic models */
+    /* [layers][heads] or NULL: shares of blocks listed whatever they score, for benchmarks of synthetic models */
+    const float *density;
     uint64_t random_seed;    /* not 0: the evaluation's control */
     const float *log2_alpha; /* [layers][heads] */
     const float

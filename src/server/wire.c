@@ -57,6 +57,7 @@ static const field settings_fields[] = {
     U64(fl_settings, synthetic_seed),
     F64(fl_settings, router_skew),
     F64(fl_settings, block_density),
+    TEXT(fl_settings, block_density_from),
     TEXT(fl_settings, backend),
     TEXT(fl_settings, kv_dtype),
     TEXT(fl_settings, policy),
@@ -84,7 +85,7 @@ static const field settings_fields[] = {
     BOOL(fl_settings, check_lock),
     {0}, /* progress stays here */
 };
-_Static_assert(sizeof(fl_settings) == 240, "a new member of fl_settings needs a line in settings_fields");
+_Static_assert(sizeof(fl_settings) == 248, "a new member of fl_settings needs a line in settings_fields");
 
 static const field params_fields[] = {
     MANY(fl_request_params, tokens, K_ITEMS, n_tokens, sizeof(int32_t), FL_WIRE_TOKENS_MAX),

@@ -1,4 +1,5 @@
 /* The ladder, the frontier and measured plans from outside, at sizes that take seconds. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -31,6 +32,24 @@ static json_t *run_json(const char *arguments) {
     json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(json)) fail_msg("no JSON: %s", text);
     return json;
+}
+
+/* Blocks of 64 that a head's lists hold in `tiles` tiles from position 0 on, of those they see: 64 sinks, a window of
+ * 512, the tile's own, and `share` of the blocks that have begun. */
+static double listed_share(double share, int32_t tiles) {
+    int64_t listed = 0, visible = 0;
+    for (int32_t pos = 0; pos < 128 * tiles; pos += 128) {
+        int32_t begun = pos / 64 + 2, quota = (int32_t)ceil(share * begun), free_blocks = 0;
+        for (int32_t j = 0; j < begun; j++)
+            free_blocks += j > 0 && pos - (64 * j + 63) >= 512; /* a block of the window ends nearer */
+        listed += begun - free_blocks + (quota < free_blocks ? quota : free_blocks);
+        visible += begun;
+    }
+    return (double)listed / (double)visible;
+}
+
+static void near(double is, double expected, double most) {
+    if (!(fabs(is - expected) <= most)) fail_msg("%.9g, expected %.9g", is, expected);
 }
 
 static void expect_refusal(const char *arguments, const char *words) {
@@ -178,6 +197,43 @@ static int remove_folder(void **state) {
     return remove_tree(folder);
 }
 
+/* Two layers of 8 heads onto two layers of 8 heads: each lists what the file says, and with --density what is left of it
+ * when the mean is that. */
+static void densities_are_imposed_by_layer_and_head(void **state) {
+    static const double given[2][8] = {{0.1, 0.2, 0.05, 0.4, 1, 0.01, 0.1, 0.14},
+                                       {0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3}};
+    char text[512];
+    int n = snprintf(text, sizeof text, "{\"layers\": 2, \"heads\": 8, \"density_by_head\": [");
+    for (int32_t i = 0; i < 16; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%g%s", i % 8 ? ", " : "[", given[i / 8][i % 8],
+                      i == 7    ? "], "
+                      : i == 15 ? "]]}"
+                                : "");
+    (void)state;
+    write_text("density.json", text);
+    json_t *o =
+        run_json("bench prefill " SMALL " --tokens 2k --policy blocks --density-from density.json --json");
+    const json_t *by_head = json_object_get(o, "density_by_head");
+    for (size_t i = 0; i < 16; i++) {
+        double is = json_number_value(json_array_get(json_array_get(by_head, i / 8), i % 8));
+        near(is, listed_share((float)given[i / 8][i % 8], 16), 1e-6);
+    }
+    near(number_of(json_object_get(o, "density_asked"), "mean"), 0.275, 1e-6);
+    json_decref(o);
+    o = run_json("bench prefill " SMALL
+                 " --tokens 2k --policy blocks --density-from density.json --density 5% --json");
+    const json_t *asked = json_object_get(o, "density_asked"), *listed = json_object_get(o, "density_listed");
+    near(number_of(asked, "mean"), 0.05, 0.0005);
+    near(number_of(asked, "most"), 0.05 / 0.275, 1e-5);
+    const double block = 1.0 / 272 + 1e-6; /* in all tiles: the factor is rounded */
+    near(number_of(listed, "most"), listed_share(0.05 / 0.275, 16), block);
+    near(number_of(listed, "least"), listed_share(0.01 * 0.05 / 0.275, 16), block);
+    json_decref(o);
+    expect_refusal("bench prefill " SMALL " --tokens 512 --density-from density.json", "--density-from");
+    expect_refusal("bench prefill " SMALL " --tokens 512 --policy blocks --density-from none.json",
+                   "none.json");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_is_measured),
@@ -185,6 +241,7 @@ int main(void) {
         cmocka_unit_test(a_ladder_of_random_weights_claims_no_loss),
         cmocka_unit_test(a_ladder_of_a_model_needs_its_loss),
         cmocka_unit_test(a_frontier_is_drawn),
+        cmocka_unit_test(densities_are_imposed_by_layer_and_head),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

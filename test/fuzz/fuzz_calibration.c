@@ -1,4 +1,4 @@
-/* Any bytes as calibration.json. What is accepted must be in range, and must be read back equal from what is
+/* Any bytes as calibration.json, and as densities of another model. What is accepted must be in range, and must be read back equal from what is
  * written. */
 #include "attn/calibration.h"
 
@@ -18,6 +18,8 @@ static void check(const fl_calibration *c) {
     need(c->alpha >= 0 && c->alpha <= 1 && c->density >= 0 && c->density <= 1 && c->length >= 0);
     for (int32_t i = 0; i < n && c->alpha_by_head; i++)
         need(c->alpha_by_head[i] > 0 && c->alpha_by_head[i] <= 1);
+    for (int32_t i = 0; i < n && c->density_by_head; i++)
+        need(c->density_by_head[i] > 0 && c->density_by_head[i] <= 1);
     for (int32_t i = 0; i < n && c->bias; i++) need(c->bias[i] >= -64 && c->bias[i] <= 64);
     for (int32_t i = 0; i < c->layers && c->temperature; i++) need(c->temperature[i] > 0);
     need(c->n_outliers >= 0 && c->n_outliers <= FL_KV_OUTLIERS_MAX);
@@ -35,6 +37,7 @@ static void check_again(const fl_calibration *c) {
     need(text && fl_calibration_parse("again", text, strlen(text), &again) == FL_ERR_OK);
     need(again.alpha == c->alpha && again.length == c->length && again.n_outliers == c->n_outliers);
     need(!c->bias || memcmp(again.bias, c->bias, n * sizeof(float)) == 0);
+    need(!c->density_by_head || memcmp(again.density_by_head, c->density_by_head, n * sizeof(float)) == 0);
     need(!c->dense || memcmp(again.dense, c->dense, n * sizeof(bool)) == 0);
     free(text);
     json_decref(root);
@@ -46,6 +49,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
     if (fl_calibration_parse("fuzz", (const char *)bytes, n_bytes, &c) == FL_ERR_OK) {
         check(&c);
         check_again(&c);
+    }
+    fl_calibration_close(&c);
+    c = (fl_calibration){0};
+    if (fl_calibration_parse_density("fuzz", (const char *)bytes, n_bytes, &c) == FL_ERR_OK) {
+        need(c.layers >= 1 && c.heads >= 1 && c.density_by_head);
+        check(&c);
     }
     fl_calibration_close(&c);
     return 0;

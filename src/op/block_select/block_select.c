@@ -27,9 +27,9 @@ int32_t fl_block_select_forced(int32_t block_tokens, int32_t sink_tokens, int32_
     return (int32_t)(most / FL_KV_PAGE_TOKENS);
 }
 
-int32_t fl_block_select_quota(const fl_block_select_args *a, int32_t pos) {
-    int32_t begun = (pos + FL_ATTN_LIST_ROWS - 1) / a->block_tokens + 1;
-    return (int32_t)ceil((double)a->density * begun);
+int32_t fl_block_select_quota(float share, int32_t block_tokens, int32_t pos) {
+    int32_t begun = (pos + FL_ATTN_LIST_ROWS - 1) / block_tokens + 1;
+    return (int32_t)ceil((double)fminf(fmaxf(share, 0), 1) * begun);
 }
 
 fl_err fl_block_select_validate(const fl_block_select_args *a) {
@@ -41,9 +41,6 @@ fl_err fl_block_select_validate(const fl_block_select_args *a) {
     FL_TRY(fl_need_range(op, "n_blocks", a->n_blocks, visible, FL_ATTN_LIST_TOKENS_MAX / a->block_tokens));
     FL_TRY(fl_need_range(op, "sink_tokens", a->sink_tokens, 0, INT32_MAX));
     FL_TRY(fl_need_range(op, "window_tokens", a->window_tokens, 0, INT32_MAX));
-    if (!(a->density >= 0 && a->density <= 1))
-        return FL_FAIL(FL_ERR_INVALID, "block_select: density: expected 0 to 1, found %g",
-                       (double)a->density);
     int32_t forced = fl_block_select_forced(a->block_tokens, a->sink_tokens, a->window_tokens);
     int32_t all = (a->pos + a->rows) / FL_KV_PAGE_TOKENS;
     return fl_need_range(op, "list.capacity", a->list.capacity, forced < all ? forced : all, INT32_MAX);

@@ -4,9 +4,10 @@
  *   of row p touches it), or it does not lie wholly before the tile (the tile's own blocks); or
  *   score[i][h][j] >= max of score[i][h][..] over the blocks wholly before the tile + log2_alpha[h], in exact
  *   arithmetic.
- * With `density` not 0 thresholds are not read: of the blocks that are not forced those with the best scores are listed
- * (equal scores: the lower block), ceil(density * n) of them, n being the blocks that begin at or before the tile's
- * last row, in double. This is for benchmarks of models whose scores mean nothing.
+ * With `density` thresholds are not read: of the blocks that are not forced those with the best scores are listed
+ * (equal scores: the lower block), ceil(density[h] * n) of them, n being the blocks that begin at or before the tile's
+ * last row, in double; below 0 and NaN count as 0, above 1 as 1. This is for benchmarks of models whose scores mean
+ * nothing.
  * Listed blocks are written as ids of FL_KV_PAGE_TOKENS-token blocks, ascending: block_tokens / FL_KV_PAGE_TOKENS ids a
  * block, but none that begins behind the tile's last row. A head with dense[h] gets n = -1 and no ids. If more than
  * `capacity` ids would be listed the forced ones and then as many whole blocks as fit stay, best scores first (equal
@@ -28,7 +29,7 @@ typedef struct fl_block_select_args {
     const float *log2_alpha; /* [n_heads], <= 0; -INFINITY lists every block */
     const bool *dense;       /* [n_heads] or NULL = none */
     int32_t sink_tokens, window_tokens;
-    float density; /* 0..1; 0 = by threshold */
+    const float *density; /* [n_heads] shares, or NULL = by threshold */
     uint64_t random_seed;
     fl_attn_list list; /* ids and n are written */
     int64_t *overflow; /* grows; or NULL */
@@ -44,8 +45,8 @@ int32_t fl_block_select_forced(int32_t block_tokens, int32_t sink_tokens, int32_
 /* Adds to `listed` and `visible` what the finished lists hold: for the backends that run on the host. */
 void fl_block_select_count(const fl_block_select_args *a);
 
-/* Blocks beside the forced ones that `density` lists in the tile at position `pos`, of those that can be chosen. */
-int32_t fl_block_select_quota(const fl_block_select_args *a, int32_t pos);
+/* Blocks beside the forced ones that a share lists in the tile at position `pos`, of those that can be chosen. */
+int32_t fl_block_select_quota(float share, int32_t block_tokens, int32_t pos);
 
 fl_err fl_block_select_validate(const fl_block_select_args *a);
 fl_cost fl_block_select_cost(const fl_block_select_args *a);

@@ -19,7 +19,7 @@ typedef struct shape {
     double log2_alpha;
     spread spread;
     uint64_t seed;
-    float density;
+    float density; /* of head 0, the next ones' are each half of it more; 0 = none */
 } shape;
 
 static const shape shapes[] = {
@@ -66,6 +66,7 @@ typedef struct fixture {
     const shape *s;
     oc_mat score;
     float *log2_alpha;
+    float *density; /* [heads] */
     bool *dense;
 } fixture;
 
@@ -100,8 +101,12 @@ static fixture make_fixture(oc_run *run, const shape *s) {
             oc_set(&f.score, i, j, before ? random_score(run, s->spread) : -INFINITY);
         }
     f.log2_alpha = oc_memory_fenced(run, 64);
+    f.density = oc_memory_fenced(run, 64);
     f.dense = oc_memory(run, s->heads);
-    for (int32_t h = 0; h < s->heads; h++) f.log2_alpha[h] = (float)(s->log2_alpha - 0.25 * h);
+    for (int32_t h = 0; h < s->heads; h++) {
+        f.log2_alpha[h] = (float)(s->log2_alpha - 0.25 * h);
+        f.density[h] = s->density * (1 + 0.5f * (float)h);
+    }
     f.dense[s->heads - 1] = s->heads > 2;
     return f;
 }
@@ -118,7 +123,7 @@ static fl_block_select_args make_args(const fixture *f, lists *out) {
                                   .dense = s->heads > 2 ? f->dense : NULL,
                                   .sink_tokens = s->sinks,
                                   .window_tokens = s->window,
-                                  .density = s->density,
+                                  .density = s->density > 0 ? f->density : NULL,
                                   .random_seed = s->seed,
                                   .list = {.ids = out->ids.data,
                                            .n = out->n.data,
@@ -172,7 +177,7 @@ static void check_rule(oc_run *run, const fixture *f, const lists *l, int32_t li
     OC_TRUE(run, n == length(l, line));
     /* Of the share every block counts that begins before the tile's end. */
     int32_t begun = (pos + FL_ATTN_LIST_ROWS - 1) / s->block_tokens + 1;
-    int32_t share = (int32_t)ceil((double)s->density * begun) * each;
+    int32_t share = (int32_t)ceil(fmin((double)f->density[head], 1) * begun) * each;
     wanted += s->density > 0 && share < passing ? share : passing;
     if (wanted <= s->capacity) OC_TRUE(run, n == wanted);
     else OC_TRUE(run, n <= s->capacity && n > s->capacity - each);
@@ -267,10 +272,17 @@ static void check_literal(oc_run *run) {
     OC_OK(run, run->be->op->block_select(run->be, &args));
     OC_TRUE(run, *n == 10 && memcmp(ids, best, sizeof best) == 0 && *overflow == 3);
     args.list.capacity = 12;
-    args.density =
-        0.12f; /* 9 blocks begin before the tile's end: the two best, whatever alpha lets through */
+    float *density = oc_given(run, (const float[]){0.12f}, sizeof(float));
+    args.density = density;
+    /* 9 blocks begin before the tile's end: the two best, whatever alpha lets through */
     OC_OK(run, run->be->op->block_select(run->be, &args));
     OC_TRUE(run, *n == 10 && memcmp(ids, best, sizeof best) == 0 && *overflow == 3);
+    const float outside[] = {-1, NAN, 0};
+    for (int32_t i = 0; i < 3; i++) {
+        *density = outside[i]; /* the forced ones only */
+        OC_OK(run, run->be->op->block_select(run->be, &args));
+        OC_TRUE(run, *n == 6 && *overflow == 3);
+    }
 }
 
 static fl_block_select_args good_args(void) {
@@ -302,10 +314,6 @@ static void check_limits(oc_run *run) {
                     "block_select: n_blocks");
     OC_REFUSED_WITH(run, block_select, good, sink_tokens, -1, "block_select: sink_tokens");
     OC_REFUSED_WITH(run, block_select, good, window_tokens, -1, "block_select: window_tokens");
-    OC_REFUSED_WITH(run, block_select, good, density, -0.1f, "block_select: density");
-    OC_REFUSED_WITH(run, block_select, good, density, 1.1f, "block_select: density");
-    OC_REFUSED_WITH(run, block_select, good, density, NAN, "block_select: density");
-    OC_ACCEPTED_WITH(run, block_select, good, density, 1);
     OC_ACCEPTED_WITH(run, block_select, good, list.capacity, 8);
     OC_REFUSED_WITH(run, block_select, good, list.capacity, 7, "block_select: list.capacity");
     OC_TRUE(run, fl_block_select_forced(128, 128, 256) == 2 + 4 + 2);

@@ -111,11 +111,12 @@ static void select_blocks(job *j, int32_t tile, int32_t head) {
     int64_t i = (int64_t)tile * a->n_heads + head;
     uint16_t *ids = a->list.ids + i * a->list.capacity, *at = ids;
     choice c = open_choice(a, pos, a->score + i * a->n_blocks);
-    limit l = {a->density > 0 ? -INFINITY : threshold_of(&c, a->log2_alpha[head]), INT32_MAX};
+    limit l = {a->density ? -INFINITY : threshold_of(&c, a->log2_alpha[head]), INT32_MAX};
     int32_t forced_ids = c.end_id - (c.end - c.first) * c.ids_a_block;
     int32_t room = (a->list.capacity - forced_ids) / c.ids_a_block, passed = count_from(&c, l.cut);
-    int32_t wanted = passed, quota = fl_block_select_quota(a, pos);
-    if (a->density > 0 && wanted > quota) wanted = quota;
+    int32_t wanted = passed;
+    int32_t quota = a->density ? fl_block_select_quota(a->density[head], a->block_tokens, pos) : passed;
+    if (wanted > quota) wanted = quota;
     if (wanted > room) {
         atomic_fetch_add(&j->left_out, (long long)(wanted - room) * c.ids_a_block);
         wanted = room;

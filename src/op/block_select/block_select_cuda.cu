@@ -14,14 +14,13 @@ enum { THREADS = 256, WARPS = THREADS / 32 };
 
 /* Of a call; counters may be NULL. */
 typedef struct params {
-    const float *score, *log2_alpha;
+    const float *score, *log2_alpha, *density;
     const bool *dense;
     uint16_t *ids;
     int32_t *n;
     unsigned long long *overflow, *listed, *visible;
     uint64_t random_seed;
     int32_t pos, n_heads, n_blocks, block_tokens, sink_tokens, window_tokens, capacity;
-    float density;
 } params;
 
 /* One tile and head: the blocks it can choose from are first .. end - 1, those before and behind up to id
@@ -62,9 +61,9 @@ FL_DEVICE choice open_choice(const params &p, int32_t pos, int64_t list) {
 }
 
 /* fl_block_select_quota. */
-FL_DEVICE int32_t quota_of(const params &p, int32_t pos) {
-    int32_t begun = (pos + FL_ATTN_LIST_ROWS - 1) / p.block_tokens + 1;
-    return (int32_t)ceil((double)p.density * begun);
+FL_DEVICE int32_t quota_of(float share, int32_t block_tokens, int32_t pos) {
+    int32_t begun = (pos + FL_ATTN_LIST_ROWS - 1) / block_tokens + 1;
+    return (int32_t)ceil((double)fminf(fmaxf(share, 0), 1) * begun);
 }
 
 /* ---- exchanges: called by all threads, with the same result in all --------------------------------------------- */
@@ -261,10 +260,10 @@ static __global__ void __launch_bounds__(THREADS) block_select_kernel(const __gr
     kept<EACH> k;
     keep(c, &k);
     limit l = {threshold_of(c, k, &x, p.log2_alpha[head], &top), INT32_MAX};
-    if (p.density > 0) l.cut = -INFINITY;
+    if (p.density) l.cut = -INFINITY;
     int32_t forced_ids = c.end_id - (c.end - c.first) * c.ids_a_block;
     int32_t room = (p.capacity - forced_ids) / c.ids_a_block, passed = count_from(c, k, &x, l.cut);
-    int32_t wanted = p.density > 0 ? min(passed, quota_of(p, pos)) : passed;
+    int32_t wanted = p.density ? min(passed, quota_of(p.density[head], p.block_tokens, pos)) : passed;
     int32_t left_out = wanted > room ? (wanted - room) * c.ids_a_block : 0;
     wanted = min(wanted, room);
     if (wanted < passed) l = tighten(c, k, &x, l.cut, top, wanted);

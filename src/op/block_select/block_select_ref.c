@@ -43,9 +43,9 @@ static void list_blocks(choice *c, double log2_alpha) {
         c->listed[j] = c->forced[j] || isinf(log2_alpha) || (double)c->score[j] >= top + log2_alpha;
 }
 
-/* With `density`: no more than its share of the blocks that are not forced, and those whatever they score. */
-static void list_share(choice *c) {
-    int32_t left = (int32_t)ceil((double)c->a->density * c->n);
+/* With `density`: no more than this share of the blocks that are not forced, and those whatever they score. */
+static void list_share(choice *c, double share) {
+    int32_t left = (int32_t)ceil(fmin(fmax(share, 0), 1) * c->n);
     for (int32_t j = 0; j < c->n; j++) c->listed[j] = c->forced[j];
     for (; left > 0; left--) {
         int32_t best = -1;
@@ -82,7 +82,7 @@ static void shuffle(choice *c, int32_t head) {
 static int64_t select_blocks(choice *c, int32_t head, uint16_t *ids, int32_t *n) {
     int64_t left_out = 0;
     list_blocks(c, (double)c->a->log2_alpha[head]);
-    if (c->a->density > 0) list_share(c);
+    if (c->a->density) list_share(c, (double)c->a->density[head]);
     while (count_ids(c) > c->a->list.capacity) left_out += drop_worst(c);
     if (c->a->random_seed != 0) shuffle(c, head);
     *n = 0;
