@@ -25,13 +25,15 @@ row() {
 
 window=window-anchors:window=16k,stride=4k
 blocks=blocks:block=128,window=512,sinks=128
+spark=$(dirname "$0")/../bench/density/spark-66m-128k.json
 row 01 "full attention, bf16 weights and KV" moonlight-16b-a3b cuda bf16 full
-row 02 "blocks, 8%" moonlight-16b-a3b cuda bf16 $blocks --density 8%
-row 03 "FP8 weights (W8A8)" moonlight-16b-a3b-fp8 cuda-w8a8 bf16 $blocks --density 8%
-row 04 "int4 KV" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density 8%
-row 05 "blocks, 4%" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density 4%
-row 06 "blocks, 2%" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density 2%
-row 07 "blocks, 1%" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density 1%
+row 02 "blocks, 8%" moonlight-16b-a3b cuda bf16 $blocks --density-from "$spark" --density 8%
+row 03 "FP8 weights (W8A8)" moonlight-16b-a3b-fp8 cuda-w8a8 bf16 $blocks --density-from "$spark" --density 8%
+row 04 "int4 KV" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density-from "$spark" --density 8%
+row 05 "blocks, 4%" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density-from "$spark" --density 4%
+row 06 "blocks, 2%" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density-from "$spark" --density 2%
+row 07 "blocks, 1%" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density-from "$spark" --density 1%
 row 08 "window of 16K and 128 anchors in place of blocks" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $window
+row 09 "blocks, 2%, all layers and heads alike" moonlight-16b-a3b-fp8 cuda-w8a8 int4 $blocks --density 2%
 python3 "$(dirname "$0")/gpu_ladder_table.py" "$out" "$(nvidia-smi -L | head -n 1 | sed 's/ (UUID.*//')" \
     "$(git rev-parse --short HEAD 2>/dev/null || echo "no checkout")"

@@ -14,6 +14,16 @@ def op_times(report):
     return {op["op"]: op["time_s"] for op in report["ops"]}
 
 
+def density_cell(report):
+    """Mean share of blocks, and the range by layer and head where they differ."""
+    if report.get("block_density", 1) >= 1:
+        return ""
+    mean, listed = 100 * report["block_density"], report["density_listed"]
+    if listed["most"] <= 1.01 * listed["least"]:
+        return "%.1f%%" % mean
+    return "%.1f%% (%.1f to %.1f)" % (mean, 100 * listed["least"], 100 * listed["most"])
+
+
 def table(rows):
     first = rows[0]["report"]["ttft_s"]
     before = None
@@ -24,10 +34,9 @@ def table(rows):
         ttft = report["ttft_s"]
         lists = sum(ops.get(name, 0) for name in ("block_mean", "block_score", "block_select"))
         attention, products = ops.get("attn_prefill", 0), ops.get("matmul", 0)
-        density = report.get("block_density", 1)
         lines.append("| %s | %.2f s | %s | %.1fx | %.2f s | %.2f s | %.2f s | %.2f s | %s | %.0f | %s | %.1f GiB | %s |" % (
             row["stage"], ttft, "%.2fx" % (before / ttft) if before else "", first / ttft, attention, lists, products,
-            ttft - attention - lists - products, "%.1f%%" % (100 * density) if density < 1 else "",
+            ttft - attention - lists - products, density_cell(report),
             report["flops"] / ttft / 1e12, report.get("arithmetic", ""), report["peak_bytes"] / 2**30,
             "full attention in bf16" if report["policy"] == "full" and report["arithmetic"] == "bf16"
             else "spark-66m's at the same density"))

@@ -7,6 +7,9 @@
 
 enum { BISECTIONS = 100 };
 
+/* Of shares from 1/2 on, from 1/4 on, and so forth; the last of all that are less. */
+static const char signs[] = "@%#*+=-:.";
+
 /* The entry of n_from at the relative place of entry i of n. */
 static int32_t place_of(int32_t i, int32_t n, int32_t n_from) {
     return (int32_t)(((int64_t)2 * i + 1) * n_from / ((int64_t)2 * n));
@@ -76,4 +79,23 @@ fl_density_range fl_density_range_of(const fl_density_table *t) {
         range.mean += (double)t->share[i] / (double)n;
     }
     return range;
+}
+
+static char sign_of(double share) {
+    const char *sign = signs;
+    double least = 0.5;
+    while (sign[1] && share < least) sign++, least /= 2;
+    return *sign;
+}
+
+void fl_density_print(FILE *f, const fl_density_table *t) {
+    fprintf(f, "  layer  a sign a head: @ 50%% and more, then halves: %s\n", signs + 1);
+    for (int32_t layer = 0; layer < t->layers; layer++) {
+        const fl_density_table row = {1, t->heads, t->share + (int64_t)layer * t->heads};
+        const fl_density_range range = fl_density_range_of(&row);
+        fprintf(f, "  %5d  ", layer);
+        for (int32_t h = 0; h < t->heads; h++) fputc(sign_of((double)row.share[h]), f);
+        fprintf(f, "  %.2f%% to %.2f%%, mean %.2f%%\n", 100 * range.least, 100 * range.most,
+                100 * range.mean);
+    }
 }

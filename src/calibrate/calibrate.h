@@ -6,7 +6,8 @@
  *                 the attention mass that the lists keep, 2^(lse of listed keys - lse of all), their density, and
  *                 the bias of the means
  *   outliers      from the stored latents: dimensions that widen the groups of the int4 KV format
- *   loss          answers with the lists in force, from the sparsest alpha on until the target holds twice in a row
+ *   loss          answers with the lists in force, from the sparsest alpha on until the target holds twice in a row; of
+ *                 the chosen also what each head's lists held
  *   heads         answers with one head sparse alone: those that lose most attend everything in exchange for a
  *                 sparser alpha, if that saves work
  *

@@ -33,10 +33,15 @@ static fl_err measure(fl_calibrating *c, int32_t block, int32_t alpha, const boo
                                .nll = answers.nll - c->set.full.nll,
                                .text = answers.text_nll - c->set.full.text_nll,
                                .density = fl_attend_config_density(&c->e->attending)};
+    fl_attend_config_density_by_head(&c->e->attending, c->attended);
     return FL_ERR_OK;
 }
 
 /* ---- alpha and block -------------------------------------------------------------------------------------------- */
+
+static float *walked(const fl_calibrating *c, int32_t block, int32_t alpha) {
+    return c->walked + (size_t)(block * FL_CALIBRATE_ALPHAS + alpha) * fl_calibrate_heads(c);
+}
 
 /* From the sparsest on until the target holds twice in a row; the sparser of the two, or the densest there is. */
 static fl_err walk(fl_calibrating *c, int32_t block, int32_t *chosen) {
@@ -44,6 +49,7 @@ static fl_err walk(fl_calibrating *c, int32_t block, int32_t *chosen) {
     *chosen = FL_CALIBRATE_ALPHAS - 1;
     for (int32_t i = 0; i < FL_CALIBRATE_ALPHAS; i++) {
         FL_TRY(measure(c, block, i, NULL, &losses[i]));
+        memcpy(walked(c, block, i), c->attended, fl_calibrate_heads(c) * sizeof(float));
         if (i == 0 || !within(c, &losses[i]) || !within(c, &losses[i - 1])) continue;
         *chosen = i - 1;
         break;
@@ -55,11 +61,13 @@ static double work_of(const fl_calibrating *c, int32_t block, const fl_calibrate
     return fl_calibrate_work(loss->density, fl_calibrate_block_tokens(block), score_share(c));
 }
 
-static void choose(fl_calibrating *c, int32_t block, int32_t alpha, const fl_calibrate_loss *loss) {
+static void choose(fl_calibrating *c, int32_t block, int32_t alpha, const fl_calibrate_loss *loss,
+                   const float *attended) {
     c->out->block = block;
     c->out->alpha = alpha;
     c->out->loss = *loss;
     c->out->reached = within(c, loss);
+    memcpy(c->out->chosen.density_by_head, attended, fl_calibrate_heads(c) * sizeof(float));
 }
 
 static fl_err choose_block(fl_calibrating *c) {
@@ -70,7 +78,7 @@ static fl_err choose_block(fl_calibrating *c) {
         bool first = block == 0, reached = within(c, loss);
         bool cheaper = work_of(c, block, loss) < work_of(c, c->out->block, &c->out->loss);
         if (first || (reached && !c->out->reached) || (reached == c->out->reached && cheaper))
-            choose(c, block, alpha, loss);
+            choose(c, block, alpha, loss, walked(c, block, alpha));
     }
     return FL_ERR_OK;
 }
@@ -159,7 +167,7 @@ static fl_err try_dense_heads(fl_calibrating *c, int32_t block, int32_t alpha) {
         FL_TRY(measure(c, block, alpha, c->dense, &out->trial));
         bool saves = !out->reached || work_of(c, block, &out->trial) < work_of(c, block, &out->loss);
         if (!within(c, &out->trial) || !saves) continue;
-        choose(c, block, alpha, &out->trial);
+        choose(c, block, alpha, &out->trial, c->attended);
         out->chosen.dense = malloc((size_t)n * sizeof(bool));
         if (!out->chosen.dense) return FL_FAIL(FL_ERR_NOMEM, "%d heads", n);
         memcpy(out->chosen.dense, c->dense, (size_t)n * sizeof(bool));
@@ -180,6 +188,7 @@ static fl_err try_bias(fl_calibrating *c) {
     c->use_bias = false;
     if (out->with_bias.text >= out->loss.text || !within(c, &out->with_bias)) return FL_ERR_OK;
     out->loss = out->with_bias;
+    memcpy(out->chosen.density_by_head, c->attended, n * sizeof(float));
     out->chosen.bias = malloc(n * sizeof(float));
     if (!out->chosen.bias) return FL_FAIL(FL_ERR_NOMEM, "bias of %zu heads", n);
     for (size_t k = 0; k < n; k++) out->chosen.bias[k] = (float)bias[k];

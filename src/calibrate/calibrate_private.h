@@ -28,8 +28,10 @@ typedef struct fl_calibrating {
     fl_calibrate_set head_set; /* for heads alone */
     bool use_bias;             /* of the means, in what is measured */
     bool *dense, *all_dense;   /* [layers][heads] the engine's dense heads point at one of them */
-    float *temperature;        /* [layers], NULL without extended positions */
-    uint16_t *latents;         /* [layers][latents_max][latent_dim] bf16, a sample of what is stored */
+    float *attended;           /* [layers][heads] shares of visible blocks, of what was measured last */
+    float *walked;      /* [FL_CALIBRATE_BLOCKS][FL_CALIBRATE_ALPHAS][layers][heads] alike, no head dense */
+    float *temperature; /* [layers], NULL without extended positions */
+    uint16_t *latents;  /* [layers][latents_max][latent_dim] bf16, a sample of what is stored */
     int32_t latents_max, n_latents;
     double done, total; /* of the progress, in tokens read */
     const char *phase;

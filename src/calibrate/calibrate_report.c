@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "attn/density.h"
 #include "calibrate/calibrate.h"
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
@@ -168,6 +169,9 @@ void fl_calibrate_print(FILE *f, const fl_calibrate_plan *p, const fl_calibrate_
                 r->n_heads_measured, r->layers * r->heads);
         print_heads(f, r, r->head_loss, "%+.5f");
     }
+    const fl_density_table attended = {r->layers, r->heads, r->chosen.density_by_head};
+    fprintf(f, "\nshare of visible blocks attended, dense heads among them\n");
+    fl_density_print(f, &attended);
     fputc('\n', f);
     print_chosen(f, p, r);
 }

@@ -53,11 +53,15 @@ static fl_err open_all(fl_calibrating *c) {
                                    .latent_dim = k->kv_lora_rank,
                                    .length = c->plan->length_tokens};
     out->head_loss = malloc(n * sizeof(double));
+    out->chosen.density_by_head = malloc(n * sizeof(float));
+    c->attended = malloc(n * sizeof(float));
+    c->walked = malloc(FL_CALIBRATE_BLOCKS * FL_CALIBRATE_ALPHAS * n * sizeof(float));
     c->dense = calloc(n, sizeof(bool));
     c->all_dense = calloc(n, sizeof(bool));
     c->latents_max = LATENTS_MAX;
     c->latents = calloc((size_t)k->layers * LATENTS_MAX * (size_t)k->kv_lora_rank, sizeof(uint16_t));
-    if (!out->head_loss || !c->dense || !c->all_dense || !c->latents)
+    if (!out->head_loss || !out->chosen.density_by_head || !c->attended || !c->walked || !c->dense ||
+        !c->all_dense || !c->latents)
         return FL_FAIL(FL_ERR_NOMEM, "calibration of %zu heads", n);
     for (size_t i = 0; i < n; i++) {
         out->head_loss[i] = NAN;
@@ -94,6 +98,8 @@ static void close_all(fl_calibrating *c) {
     c->e->attending.attend.temperature = NULL;
     fl_calibrate_set_close(&c->set);
     fl_calibrate_set_close(&c->head_set);
+    free(c->attended);
+    free(c->walked);
     free(c->dense);
     free(c->all_dense);
     free(c->temperature);

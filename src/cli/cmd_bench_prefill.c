@@ -22,7 +22,7 @@ typedef struct row {
     char policy[256];
     double density;                   /* of block lists */
     fl_density_range listed, imposed; /* of layers and heads; most 0 = no lists, nothing imposed */
-    json_t *density_by_head;          /* owned; NULL = no lists */
+    fl_density_table by_head;         /* listed; share owned, NULL = no lists */
     double skew;                      /* hottest expert's rows over the mean, as routed; 0 = no experts */
     fl_meters meters;
     double traced_s;    /* median of the runs with a trace; 0 = no --trace */
@@ -88,16 +88,14 @@ static int64_t peak_bytes(const fl_bench *b) {
 
 static fl_err take_density(const fl_bench *b, row *out) {
     const fl_attend_config *a = &b->engine->attending;
+    size_t n = (size_t)a->n_layers * (size_t)a->n_heads;
     out->density = fl_attend_config_density(a);
     if (!a->attend.blocks) return FL_ERR_OK;
-    size_t n = (size_t)a->n_layers * (size_t)a->n_heads;
-    const fl_density_table listed = {a->n_layers, a->n_heads, malloc(n * sizeof(float))};
-    if (!listed.share) return FL_FAIL(FL_ERR_NOMEM, "densities of %zu heads", n);
-    fl_attend_config_density_by_head(a, listed.share);
-    out->listed = fl_density_range_of(&listed);
-    out->density_by_head = fl_calibration_table_json(listed.share, listed.layers, listed.heads);
+    out->by_head = (fl_density_table){a->n_layers, a->n_heads, malloc(n * sizeof(float))};
+    if (!out->by_head.share) return FL_FAIL(FL_ERR_NOMEM, "densities of %zu heads", n);
+    fl_attend_config_density_by_head(a, out->by_head.share);
+    out->listed = fl_density_range_of(&out->by_head);
     if (a->imposed.share) out->imposed = fl_density_range_of(&a->imposed);
-    free(listed.share);
     return FL_ERR_OK;
 }
 
@@ -152,13 +150,15 @@ static fl_err measure_also(const fl_bench *first, const char *policy, const row 
     return err;
 }
 
+/* With a picture where layers and heads differ. */
 static void print_density(const row *r) {
     printf("  blocks listed, by layer and head: %.2f%% to %.2f%%, mean %.2f%%", 100 * r->listed.least,
            100 * r->listed.most, 100 * r->listed.mean);
     if (r->imposed.most > 0)
-        printf("; imposed beside sinks, window and the tile's own: %.2f%% to %.2f%%, mean %.2f%%",
+        printf("; asked for beside sinks, window and the tile's own: %.2f%% to %.2f%%, mean %.2f%%",
                100 * r->imposed.least, 100 * r->imposed.most, 100 * r->imposed.mean);
     putchar('\n');
+    if (r->listed.most > 1.01 * r->listed.least) fl_density_print(stdout, &r->by_head);
 }
 
 static void print_row(const fl_bench *b, const row *r) {
@@ -220,7 +220,9 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "block_density", json_real(r->density));
     if (r->listed.most > 0) json_object_set_new(out, "density_listed", range_json(&r->listed));
     if (r->imposed.most > 0) json_object_set_new(out, "density_asked", range_json(&r->imposed));
-    if (r->density_by_head) json_object_set(out, "density_by_head", r->density_by_head);
+    const fl_density_table *t = &r->by_head;
+    if (t->share)
+        json_object_set_new(out, "density_by_head", fl_calibration_table_json(t->share, t->layers, t->heads));
     json_object_set_new(out, "plan_bytes", json_integer(r->memory.plan_bytes));
     json_object_set_new(out, "used_bytes", json_integer(r->memory.used_bytes));
     if (r->predicted_s > 0) set_prediction(r, out);
@@ -324,7 +326,7 @@ static fl_err bench(const fl_options *options, fl_bench *b) {
     if (err == FL_ERR_OK && predicted) print_predictions(b, rows, n);
     if (err == FL_ERR_OK && options->json) err = print_json(b, rows, n);
     if (err == FL_ERR_OK) err = fl_cli_write_trace(options, b->engine);
-    for (int32_t i = 0; rows && i < wanted.n * each; i++) json_decref(rows[i].density_by_head);
+    for (int32_t i = 0; rows && i < wanted.n * each; i++) free(rows[i].by_head.share);
     free(rows);
     return err;
 }

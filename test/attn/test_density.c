@@ -105,12 +105,26 @@ static void scaling_meets_the_mean(void **state) {
     }
 }
 
+static void a_picture_has_a_line_a_layer(void **state) {
+    float share[] = {1, 0.5f, 0.49f, 0.001f, 0.004f, 0.25f};
+    const fl_density_table t = {2, 3, share};
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    (void)state;
+    assert_non_null(f);
+    fl_density_print(f, &t);
+    assert_int_equal(fclose(f), 0);
+    assert_non_null(strstr(text, "\n      0  @@%  49.00% to 100.00%, mean 66.33%\n"));
+    assert_non_null(strstr(text, "\n      1  .:%  0.10% to 25.00%, mean 8.50%\n"));
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_sizes_are_equal_tables),
-        cmocka_unit_test(by_hand),
-        cmocka_unit_test(a_map_keeps_order_and_range),
-        cmocka_unit_test(scaling_meets_the_mean),
+        cmocka_unit_test(equal_sizes_are_equal_tables), cmocka_unit_test(by_hand),
+        cmocka_unit_test(a_map_keeps_order_and_range),  cmocka_unit_test(scaling_meets_the_mean),
+        cmocka_unit_test(a_picture_has_a_line_a_layer),
     };
     printf("seed %llu\n", (unsigned long long)seed);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,6 +98,7 @@ static void the_file_is_read_back_equal(void **state) {
     (void)state;
     float by_head[6] = {0.5f, 0.25f, 1e-3f, 1, 0.1f, 0.7f}, bias[6] = {0, -1.1f, 2.3f, 1e-7f, 5, -8};
     float temperature[2] = {1.07f, 0.9f};
+    float density[6] = {0.3f, 1, 0.01f, 0.5f, 0.1f, 1};
     bool dense[6] = {false, true, false, false, false, true};
     uint16_t outliers[4] = {1, 15, 0, 7};
     const fl_calibration c = {.layers = 2,
@@ -108,6 +109,7 @@ static void the_file_is_read_back_equal(void **state) {
                               .density = 0.375,
                               .alpha = 0.0009765625,
                               .alpha_by_head = by_head,
+                              .density_by_head = density,
                               .bias = bias,
                               .dense = dense,
                               .temperature = temperature,
@@ -124,6 +126,7 @@ static void the_file_is_read_back_equal(void **state) {
     assert_int_equal(r.block, c.block);
     assert_true(r.density == c.density && r.alpha == c.alpha);
     assert_memory_equal(r.alpha_by_head, by_head, sizeof by_head);
+    assert_memory_equal(r.density_by_head, density, sizeof density);
     assert_memory_equal(r.bias, bias, sizeof bias);
     assert_memory_equal(r.dense, dense, sizeof dense);
     assert_memory_equal(r.temperature, temperature, sizeof temperature);
@@ -194,6 +197,11 @@ static void check_chosen(const fl_calibrate_result *r) {
     assert_int_equal(c->block, fl_calibrate_block_tokens(r->block));
     assert_int_equal(c->length, LENGTH);
     assert_null(c->temperature);
+    /* Layer by layer what the sum says, and not all alike. */
+    const fl_density_table attended = {c->layers, c->heads, c->density_by_head};
+    const fl_density_range range = fl_density_range_of(&attended);
+    assert_true(fabs(range.mean - c->density) < 1e-6);
+    assert_true(range.least > 0 && range.least < range.mean && range.most <= 1 && range.most > range.mean);
     int32_t n_measured = 0;
     for (int32_t i = 0; i < r->layers * r->heads; i++) n_measured += isfinite(r->head_loss[i]);
     assert_int_equal(n_measured, 2);

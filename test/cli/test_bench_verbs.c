@@ -187,18 +187,8 @@ static void a_frontier_is_drawn(void **state) {
     free(svg);
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return remove_tree(folder);
-}
-
-/* Two layers of 8 heads onto two layers of 8 heads: each lists what the file says, and with --density what is left of it
- * when the mean is that. */
+/* Two layers of 8 heads onto two layers of 8 heads: each lists what the file says, and with --density as much less as
+ * makes that the mean. */
 static void densities_are_imposed_by_layer_and_head(void **state) {
     static const double given[2][8] = {{0.1, 0.2, 0.05, 0.4, 1, 0.01, 0.1, 0.14},
                                        {0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3}};
@@ -232,6 +222,16 @@ static void densities_are_imposed_by_layer_and_head(void **state) {
     expect_refusal("bench prefill " SMALL " --tokens 512 --density-from density.json", "--density-from");
     expect_refusal("bench prefill " SMALL " --tokens 512 --policy blocks --density-from none.json",
                    "none.json");
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return remove_tree(folder);
 }
 
 int main(void) {

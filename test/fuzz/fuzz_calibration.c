@@ -1,5 +1,5 @@
-/* Any bytes as calibration.json, and as densities of another model. What is accepted must be in range, and must be read back equal from what is
- * written. */
+/* Any bytes as calibration.json, and as densities of another model. What is accepted must be in range, and a
+ * calibration must be read back equal from what is written. */
 #include "attn/calibration.h"
 
 #include <stdint.h>
