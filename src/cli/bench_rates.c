@@ -45,6 +45,7 @@ fl_err fl_bench_rates_measure(const fl_options *options, fl_rates *out) {
         o.policy = engines[i].policy;
         o.kv_cache_dtype = engines[i].kv;
         o.density = options->synthetic ? engines[i].density : NULL;
+        o.density_from = NULL;
         o.tail = "dense";
         o.ctx = o.span = o.kv_tokens = 0;
         err = measure_with(&o, device ? DEVICE_DEPTH : DEPTH, &samples, &named);
