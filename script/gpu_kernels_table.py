@@ -66,6 +66,7 @@ class Results:
         return (exact or found or [None])[0]
 
     def peers_of(self, case):
+        case = case.replace("-codes-fp8", "-fp8")  # the peers' activations are always given
         return [p for p in self.peers if p.get("case") == case and "time_s" in p]
 
     def rate(self, case):
@@ -111,8 +112,10 @@ def wanted(results):
         out.append((case, results.rate(case), 900e12, "TFLOP/s", True))
     for case in ("dense-8k-fp8", "dense-v3-q_b-fp8", "dense-v3-o-fp8"):
         alone = best_peer(results, case, "block scales")
+        given = results.rate(case.replace("-fp8", "-codes-fp8"))
         out.append((case + ", with quantisation, over cuBLASLt alone", ratio(results.rate(case), alone), 0.97, "x",
                     True))
+        out.append((case + ", codes given, over cuBLASLt alone", ratio(given, alone), 0.97, "x", True))
     for case in ("absorbed-512k-16h-int4", "absorbed-512k-128h-int4"):
         out.append((case + ", bytes read over the copy's rate", absorbed_share(results, case), 0.6, "x", True))
     return out

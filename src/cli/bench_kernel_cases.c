@@ -7,24 +7,33 @@
 
 /* ---- matmul ------------------------------------------------------------------------------------------------------ */
 
+/* What is multiplied: bf16; e4m3 with block scales, activations quantised in the op; the same, activations given as
+ * codes, and SwiGLU's result handed on as codes, as the engine runs them. */
+typedef enum product_kind { PRODUCT_PLAIN, PRODUCT_FP8, PRODUCT_CODES, N_PRODUCT_KINDS } product_kind;
+
 typedef struct product_case {
-    const char *name, *fp8_name;
+    const char *names[N_PRODUCT_KINDS];
     int32_t n_groups; /* 0 = dense */
     int32_t rows;     /* of each group */
     int32_t n, k;
     fl_matmul_out out;
 } product_case;
 
+#define NAMES(name)                                                                                          \
+    { name, name "-fp8", name "-codes-fp8" }
+
 /* Experts as the engine runs them: gate and up with SwiGLU, then down. V3 has 256, of which these are 8. */
 static const product_case product_cases[] = {
-    {"dense-8k", "dense-8k-fp8", 0, 8192, 8192, 8192, FL_MATMUL_ACT},
-    {"dense-v3-q_b", "dense-v3-q_b-fp8", 0, 4096, 24576, 1536, FL_MATMUL_ACT},
-    {"dense-v3-o", "dense-v3-o-fp8", 0, 4096, 7168, 16384, FL_MATMUL_ACT},
-    {"experts-v3-up", "experts-v3-up-fp8", 8, 4096, 4096, 7168, FL_MATMUL_SWIGLU},
-    {"experts-v3-down", "experts-v3-down-fp8", 8, 4096, 7168, 2048, FL_MATMUL_ACT},
-    {"experts-moonlight-up", "experts-moonlight-up-fp8", 64, 1536, 2816, 2048, FL_MATMUL_SWIGLU},
-    {"experts-moonlight-down", "experts-moonlight-down-fp8", 64, 1536, 2048, 1408, FL_MATMUL_ACT},
+    {NAMES("dense-8k"), 0, 8192, 8192, 8192, FL_MATMUL_ACT},
+    {NAMES("dense-v3-q_b"), 0, 4096, 24576, 1536, FL_MATMUL_ACT},
+    {NAMES("dense-v3-o"), 0, 4096, 7168, 16384, FL_MATMUL_ACT},
+    {NAMES("experts-v3-up"), 8, 4096, 4096, 7168, FL_MATMUL_SWIGLU},
+    {NAMES("experts-v3-down"), 8, 4096, 7168, 2048, FL_MATMUL_ACT},
+    {NAMES("experts-moonlight-up"), 64, 1536, 2816, 2048, FL_MATMUL_SWIGLU},
+    {NAMES("experts-moonlight-down"), 64, 1536, 2048, 1408, FL_MATMUL_ACT},
 };
+
+#undef NAMES
 
 static fl_err run_product(fl_backend *be, const void *args) {
     return be->op->matmul(be, args);
@@ -70,40 +79,72 @@ static fl_err take_groups(fl_kernel_bench *b, const product_case *c, fl_matmul_a
     return err;
 }
 
-static fl_err time_product(fl_kernel_bench *b, const product_case *c, bool fp8) {
+/* Activations as codes, e4m3 of roughly normal values. */
+static fl_err take_codes(fl_kernel_bench *b, int32_t rows, int32_t k, fl_codes *out) {
+    const double code_deviation = 100;
+    void *memory;
+    FL_TRY(fl_kernel_take_random(b, fl_codes_bytes(rows, k), FL_DTYPE_F8_E4M3, code_deviation, &memory));
+    *out = fl_codes_at(memory, rows, k);
+    int64_t scales = k / FL_SCALE_BLOCK * out->scale_stride;
+    FL_TRY(fl_kernel_take_random(b, scales, FL_DTYPE_F32, 1 / code_deviation, &memory));
+    out->scale = memory;
+    return FL_ERR_OK;
+}
+
+static fl_err take_operands(fl_kernel_bench *b, const product_case *c, product_kind kind, fl_matmul_args *a) {
+    int32_t width = fl_matmul_width(c->out, c->n);
+    int64_t act_bytes = (int64_t)fl_dtype_bytes(b->be->act_dtype);
+    void *x, *y;
+    if (kind == PRODUCT_CODES) {
+        FL_TRY(take_codes(b, a->rows, c->k, &a->x_codes));
+    } else {
+        FL_TRY(fl_kernel_take_random(b, (int64_t)a->rows * c->k, b->be->act_dtype, 1, &x));
+        a->x = x;
+    }
+    if (kind == PRODUCT_CODES && c->out == FL_MATMUL_SWIGLU) {
+        a->out = FL_MATMUL_SWIGLU_CODES;
+        FL_TRY(fl_kernel_take(b, fl_codes_bytes(a->rows, width), &y));
+        a->y_codes = fl_codes_at(y, a->rows, width);
+    } else {
+        FL_TRY(fl_kernel_take(b, a->rows * width * act_bytes, &a->y));
+    }
+    int64_t scratch_bytes = fl_matmul_scratch_bytes(a);
+    return scratch_bytes > 0 ? fl_kernel_take(b, scratch_bytes, &a->scratch) : FL_ERR_OK;
+}
+
+static fl_err time_product(fl_kernel_bench *b, const product_case *c, product_kind kind) {
     int32_t groups = c->n_groups > 0 ? c->n_groups : 1, rows = groups * c->rows;
-    int32_t width = c->out == FL_MATMUL_SWIGLU ? c->n / 2 : c->n;
-    fl_dtype act = b->be->act_dtype;
     fl_weight w[64];
-    void *x;
-    fl_matmul_args a = {
-        .x_stride = c->k, .w = w, .n_groups = groups, .rows = rows, .out = c->out, .y_stride = width};
-    FL_TRY(take_weights(b, c, fp8, w, groups));
+    fl_matmul_args a = {.x_stride = c->k,
+                        .w = w,
+                        .n_groups = groups,
+                        .rows = rows,
+                        .out = c->out,
+                        .y_stride = fl_matmul_width(c->out, c->n)};
+    FL_TRY(take_weights(b, c, kind != PRODUCT_PLAIN, w, groups));
     FL_TRY(take_groups(b, c, &a));
-    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * c->k, act, 1, &x));
-    FL_TRY(fl_kernel_take(b, (int64_t)rows * width * (int64_t)fl_dtype_bytes(act), &a.y));
-    FL_TRY(fl_kernel_take(b, fl_matmul_scratch_bytes(&a), &a.scratch));
-    a.x = x;
-    const fl_kernel_case timed = {.name = fp8 ? c->fp8_name : c->name,
+    FL_TRY(take_operands(b, c, kind, &a));
+    const fl_kernel_case timed = {.name = c->names[kind],
                                   .op = "matmul",
                                   .run = run_product,
                                   .args = &a,
                                   .useful = fl_matmul_cost(&a),
-                                  .fp8 = fp8};
-    const char *epilogue = c->out == FL_MATMUL_SWIGLU ? ", SwiGLU" : "";
+                                  .fp8 = kind != PRODUCT_PLAIN};
+    const char *epilogue = fl_matmul_is_swiglu(c->out) ? ", SwiGLU" : "",
+               *given = kind == PRODUCT_CODES ? ", codes given" : "";
     if (c->n_groups > 0)
-        return fl_kernel_time(b, &timed, "%d experts of %d rows, n %d k %d%s", groups, c->rows, c->n, c->k,
-                              epilogue);
-    return fl_kernel_time(b, &timed, "%d rows, n %d k %d%s", rows, c->n, c->k, epilogue);
+        return fl_kernel_time(b, &timed, "%d experts of %d rows, n %d k %d%s%s", groups, c->rows, c->n, c->k,
+                              epilogue, given);
+    return fl_kernel_time(b, &timed, "%d rows, n %d k %d%s%s", rows, c->n, c->k, epilogue, given);
 }
 
 fl_err fl_kernel_product_cases(fl_kernel_bench *b) {
     for (size_t i = 0; i < sizeof product_cases / sizeof *product_cases; i++) {
         const product_case small = small_product(&product_cases[i]);
         const product_case *c = b->be->device ? &product_cases[i] : &small;
-        if (fl_kernel_begin(b, c->name)) FL_TRY(fl_kernel_end(b, c->name, time_product(b, c, false)));
-        if (b->be->w8a8 && fl_kernel_begin(b, c->fp8_name))
-            FL_TRY(fl_kernel_end(b, c->fp8_name, time_product(b, c, true)));
+        for (int32_t kind = 0; kind < (b->be->w8a8 ? N_PRODUCT_KINDS : 1); kind++)
+            if (fl_kernel_begin(b, c->names[kind]))
+                FL_TRY(fl_kernel_end(b, c->names[kind], time_product(b, c, (product_kind)kind)));
     }
     return FL_ERR_OK;
 }
@@ -166,20 +207,24 @@ static fl_err run_rmsnorm(fl_backend *be, const void *args) {
     return be->op->rmsnorm(be, args);
 }
 
-static fl_err time_rmsnorm(fl_kernel_bench *b) {
+/* `codes`: codes alone, as the norms before fp8 products hand on. */
+static fl_err time_rmsnorm(fl_kernel_bench *b, const char *name, bool codes) {
     int32_t rows = b->be->device ? 32768 : 64;
     int64_t n = (int64_t)rows * V3_DIM;
-    void *x, *delta, *gamma;
+    void *x, *delta, *gamma, *y;
     fl_rmsnorm_args a = {.x_stride = V3_DIM, .eps = 1e-6f, .rows = rows, .dim = V3_DIM, .y_stride = V3_DIM};
     FL_TRY(fl_kernel_take_random(b, n, FL_DTYPE_F32, 1, &x));
     FL_TRY(fl_kernel_take_random(b, n, FL_DTYPE_F32, 1e-3, &delta)); /* x grows by it in every run */
     FL_TRY(fl_kernel_take_random(b, V3_DIM, FL_DTYPE_F32, 1, &gamma));
-    FL_TRY(fl_kernel_take(b, n * (int64_t)fl_dtype_bytes(b->be->act_dtype), &a.y));
+    FL_TRY(fl_kernel_take(b, n * (int64_t)fl_dtype_bytes(b->be->act_dtype), &y));
     a.x = x;
     a.delta = delta;
     a.gamma = gamma;
-    const fl_kernel_case timed = {"rmsnorm-v3", "rmsnorm", run_rmsnorm, &a, fl_rmsnorm_cost(&a), false};
-    return fl_kernel_time(b, &timed, "%d rows of %d, with delta and gamma", rows, V3_DIM);
+    if (codes) a.y_codes = fl_codes_at(y, rows, V3_DIM);
+    else a.y = y;
+    const fl_kernel_case timed = {name, "rmsnorm", run_rmsnorm, &a, fl_rmsnorm_cost(&a), false};
+    return fl_kernel_time(b, &timed, "%d rows of %d, with delta and gamma%s", rows, V3_DIM,
+                          codes ? ", as codes" : "");
 }
 
 static fl_err run_moe_route(fl_backend *be, const void *args) {
@@ -222,7 +267,10 @@ fl_err fl_kernel_row_cases(fl_kernel_bench *b) {
         if (write || read)
             FL_TRY(fl_kernel_end(b, write ? c->write_name : c->read_name, time_cache(b, c, write, read)));
     }
-    if (fl_kernel_begin(b, "rmsnorm-v3")) FL_TRY(fl_kernel_end(b, "rmsnorm-v3", time_rmsnorm(b)));
+    static const char *const norms[] = {"rmsnorm-v3", "rmsnorm-v3-codes"};
+    for (int32_t codes = 0; codes < (b->be->w8a8 ? 2 : 1); codes++)
+        if (fl_kernel_begin(b, norms[codes]))
+            FL_TRY(fl_kernel_end(b, norms[codes], time_rmsnorm(b, norms[codes], codes)));
     if (fl_kernel_begin(b, "moe_route-v3")) FL_TRY(fl_kernel_end(b, "moe_route-v3", time_moe_route(b)));
     return FL_ERR_OK;
 }

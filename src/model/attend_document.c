@@ -59,10 +59,11 @@ static fl_err load_keys(document *d, const call *c) {
     FL_TRY(read_keys(d, c));
     d->loaded = *c;
     if (again) return FL_ERR_OK;
-    return fl_dense_run(
-        d->t->w->be,
-        &(fl_dense_args){
-            .w = &d->t->layer->kv_b, .x = d->latent, .rows = c->n_keys, .out = FL_MATMUL_ACT, .y = d->kv});
+    return fl_dense_run(d->t->w->be, &(fl_dense_args){.w = &d->t->layer->kv_b,
+                                                      .x = {.act = d->latent},
+                                                      .rows = c->n_keys,
+                                                      .out = FL_MATMUL_ACT,
+                                                      .y = d->kv});
 }
 
 static void use_means(document *d, const call *c) {
@@ -195,10 +196,11 @@ static fl_err make_means(document *d) {
         args.kv.plane = p;
         FL_TRY(be->op->block_mean(be, &args));
     }
-    return fl_dense_run(
-        be,
-        &(fl_dense_args){
-            .w = &t->layer->kv_b, .x = latent, .rows = d->n_blocks, .out = FL_MATMUL_ACT, .y = d->mean_kv});
+    return fl_dense_run(be, &(fl_dense_args){.w = &t->layer->kv_b,
+                                             .x = {.act = latent},
+                                             .rows = d->n_blocks,
+                                             .out = FL_MATMUL_ACT,
+                                             .y = d->mean_kv});
 }
 
 static fl_err score_blocks(document *d, float **score) {

@@ -5,21 +5,17 @@
  * the tail among them, stay. */
 enum { QUERY_ROWS = 65536 };
 
-static fl_err multiply(const fl_attention *t, const fl_weight *w, const void *x, fl_matmul_out out, void *y) {
-    return fl_dense_run(
-        t->w->be,
-        &(fl_dense_args){.w = w, .x = x, .rows = t->step->rows, .out = out, .y = y, .arena = t->arena});
-}
-
-static fl_err norm_part(const fl_attention *t, int32_t column, int32_t dim, const float *gamma, void *y) {
+static fl_err norm_part(const fl_attention *t, int32_t column, int32_t dim, const float *gamma,
+                        const fl_inputs *y) {
     const fl_rmsnorm_args args = {.x = t->down + column,
                                   .x_stride = t->q_rank + t->latent + t->rope,
                                   .gamma = gamma,
                                   .eps = (float)t->w->config.rms_norm_eps,
                                   .rows = t->step->rows,
                                   .dim = dim,
-                                  .y = y,
-                                  .y_stride = dim};
+                                  .y = y->act,
+                                  .y_stride = dim,
+                                  .y_codes = y->codes};
     return t->w->be->op->rmsnorm(t->w->be, &args);
 }
 
@@ -38,13 +34,13 @@ static fl_err rotate_queries(const fl_attention *t, const fl_path *path, int32_t
     return t->w->be->op->rope(t->w->be, &args);
 }
 
-/* q_in: [rows][k of q_b] act. */
-static fl_err make_queries(fl_attention *t, const void *q_in) {
+/* q_in: [rows][k of q_b]. */
+static fl_err make_queries(fl_attention *t, const fl_inputs *q_in) {
     const fl_weight *w = &t->layer->q_b;
     int32_t rows = t->step->rows, n = rows % QUERY_ROWS > 0 ? rows % QUERY_ROWS : QUERY_ROWS;
     for (int32_t row = 0; row < rows; row += n, n = QUERY_ROWS) {
         FL_TRY(fl_dense_run(t->w->be, &(fl_dense_args){.w = w,
-                                                       .x = fl_attention_at(t, q_in, (int64_t)row * w->k),
+                                                       .x = fl_inputs_from(t->w, q_in, row, w->k),
                                                        .rows = n,
                                                        .out = FL_MATMUL_F32,
                                                        .y = t->q_raw,
@@ -55,25 +51,30 @@ static fl_err make_queries(fl_attention *t, const void *q_in) {
     return FL_ERR_OK;
 }
 
-static fl_err project(fl_attention *t, const void *normed) {
+static fl_err project(fl_attention *t, const fl_inputs *normed) {
+    const fl_layer *layer = t->layer;
     int32_t rows = t->step->rows, q_dim = t->nope + t->rope;
-    const void *q_in = normed;
-    FL_TRY(fl_arena_take(t->arena, (int64_t)rows * t->layer->qkv_a.n, sizeof(float), &t->down));
+    fl_inputs q_in = *normed, latents = {0};
+    FL_TRY(fl_arena_take(t->arena, (int64_t)rows * layer->qkv_a.n, sizeof(float), &t->down));
     int32_t raw_rows = rows < QUERY_ROWS ? rows : QUERY_ROWS;
     FL_TRY(fl_arena_take(t->arena, (int64_t)raw_rows * t->heads * q_dim, sizeof(float), &t->q_raw));
     for (int32_t i = 0; i < t->n_paths; i++)
         FL_TRY(fl_attention_take(t, (int64_t)rows * t->heads * q_dim, &t->paths[i].q));
     FL_TRY(fl_attention_take(t, (int64_t)rows * t->latent, &t->latents));
     FL_TRY(fl_attention_take(t, (int64_t)rows * t->rope, &t->k_pe));
-    FL_TRY(multiply(t, &t->layer->qkv_a, normed, FL_MATMUL_F32, t->down));
+    FL_TRY(fl_dense_run(t->w->be, &(fl_dense_args){.w = &layer->qkv_a,
+                                                   .x = *normed,
+                                                   .rows = rows,
+                                                   .out = FL_MATMUL_F32,
+                                                   .y = t->down,
+                                                   .arena = t->arena}));
     if (t->q_rank > 0) {
-        void *q_low;
-        FL_TRY(fl_attention_take(t, (int64_t)rows * t->q_rank, &q_low));
-        FL_TRY(norm_part(t, 0, t->q_rank, t->layer->q_norm, q_low));
-        q_in = q_low;
+        FL_TRY(fl_inputs_take(t->w, layer->q_in, rows, t->q_rank, t->arena, &q_in));
+        FL_TRY(norm_part(t, 0, t->q_rank, layer->q_norm, &q_in));
     }
-    FL_TRY(make_queries(t, q_in));
-    return norm_part(t, t->q_rank, t->latent, NULL, t->latents); /* gamma lives in kv_b: contract 6 */
+    FL_TRY(make_queries(t, &q_in));
+    latents.act = t->latents;
+    return norm_part(t, t->q_rank, t->latent, NULL, &latents); /* gamma lives in kv_b: contract 6 */
 }
 
 /* Rotates the step's k_pe for one plane and stores it there, beside the latents. */
@@ -130,7 +131,7 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
     if (t.attend->temperature) t.softmax_scale *= t.attend->temperature[layer_index];
     choose_paths(&t);
     FL_TRY(fl_attention_take(&t, (int64_t)step->rows * t.heads * t.v, &t.out));
-    FL_TRY(project(&t, act->normed));
+    FL_TRY(project(&t, &act->normed));
     for (int32_t i = 0; i < t.n_paths; i++)
         FL_TRY(store(&t, i == 0 ? step->rope_table : step->far_k_table, i));
     for (int32_t i = 0; i < step->n_document; i++) {
@@ -144,7 +145,7 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
         return FL_FAIL(FL_ERR_INTERNAL, "tail of %d rows, at most %d", step->rows - tail, QUERY_ROWS);
     if (tail < step->rows) FL_TRY(fl_attend_tail(&t, tail, step->rows - tail));
     return fl_dense_run(w->be, &(fl_dense_args){.w = &layer->o,
-                                                .x = t.out,
+                                                .x = {.act = t.out},
                                                 .rows = step->rows,
                                                 .out = FL_MATMUL_F32,
                                                 .y = act->delta,

@@ -4,17 +4,21 @@
 /* Rows at a time: a prompt that goes through a layer whole has eight experts' rows for each of its own. */
 enum { ROWS_MAX = 65536 };
 
+static fl_matmul_out swiglu(fl_forms inner) {
+    return inner.codes ? FL_MATMUL_SWIGLU_CODES : FL_MATMUL_SWIGLU;
+}
+
 static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, const fl_activations *act,
                       fl_arena *arena) {
-    void *inner;
+    fl_inputs inner;
     int64_t mark = fl_arena_mark(arena);
-    FL_TRY(
-        fl_arena_take(arena, (int64_t)rows * ffn->down.k, (int64_t)fl_dtype_bytes(w->be->act_dtype), &inner));
+    FL_TRY(fl_inputs_take(w, ffn->inner, rows, ffn->down.k, arena, &inner));
     const fl_dense_args up = {.w = &ffn->gate_up,
                               .x = act->normed,
                               .rows = rows,
-                              .out = FL_MATMUL_SWIGLU,
-                              .y = inner,
+                              .out = swiglu(ffn->inner),
+                              .y = inner.act,
+                              .y_codes = inner.codes,
                               .arena = arena};
     const fl_dense_args down = {
         .w = &ffn->down, .x = inner, .rows = rows, .out = FL_MATMUL_F32, .y = act->delta, .arena = arena};
@@ -37,8 +41,8 @@ typedef struct routing {
     float *weights;   /* [rows][top_k] */
     int32_t *place;   /* [rows][top_k] */
     int32_t *experts; /* [n_experts + 1] first place of each */
-    void *x;          /* [pairs][hidden] act, in order of place */
-    void *inner;      /* [pairs][moe_intermediate] act */
+    fl_inputs x;      /* [pairs][hidden], in order of place */
+    fl_inputs inner;  /* [pairs][moe_intermediate] */
     float *y;         /* [pairs][hidden] expert outputs */
 } routing;
 
@@ -65,21 +69,43 @@ static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, co
     return w->be->op->moe_route(w->be, &args);
 }
 
+/* The rows of each expert side by side. */
+static fl_err permute(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_inputs *x,
+                      const routing *r) {
+    const fl_config *c = &w->config;
+    fl_moe_permute_args args = {.ids = r->ids,
+                                .rows = rows,
+                                .top_k = c->experts_per_token,
+                                .n_experts = c->n_routed_experts,
+                                .dim = c->hidden,
+                                .x = x->act,
+                                .x_stride = c->hidden,
+                                .group_rows = r->experts,
+                                .place = r->place,
+                                .y = r->x.act,
+                                .y_codes = r->x.codes};
+    if (layer->expert_in.codes) args.x_codes = x->codes;
+    return w->be->op->moe_permute(w->be, &args);
+}
+
 /* The chosen experts' outputs. */
 static fl_err run_experts(const fl_weights *w, const fl_layer *layer, const routing *r, fl_arena *arena) {
     const fl_config *c = &w->config;
-    fl_matmul_args args = {.x = r->x,
+    fl_matmul_args args = {.x = r->x.act,
                            .x_stride = c->hidden,
+                           .x_codes = r->x.codes,
                            .w = layer->expert_gate_up,
                            .n_groups = c->n_routed_experts,
                            .group_rows = r->experts,
                            .rows = r->pairs,
-                           .out = FL_MATMUL_SWIGLU,
-                           .y = r->inner,
-                           .y_stride = c->moe_intermediate};
+                           .out = swiglu(layer->expert_inner),
+                           .y = r->inner.act,
+                           .y_stride = c->moe_intermediate,
+                           .y_codes = r->inner.codes};
     FL_TRY(fl_matmul_run(w->be, &args, arena));
-    args.x = r->inner;
+    args.x = r->inner.act;
     args.x_stride = c->moe_intermediate;
+    args.x_codes = r->inner.codes;
     args.w = layer->expert_down;
     args.out = FL_MATMUL_F32;
     args.y = r->y;
@@ -87,16 +113,16 @@ static fl_err run_experts(const fl_weights *w, const fl_layer *layer, const rout
     return fl_matmul_run(w->be, &args, arena);
 }
 
-static fl_err take_routing(const fl_weights *w, int32_t rows, fl_arena *arena, routing *r) {
+static fl_err take_routing(const fl_weights *w, const fl_layer *layer, int32_t rows, fl_arena *arena,
+                           routing *r) {
     const fl_config *c = &w->config;
-    int64_t act_bytes = (int64_t)fl_dtype_bytes(w->be->act_dtype);
     r->pairs = rows * c->experts_per_token;
     FL_TRY(fl_arena_take(arena, r->pairs, sizeof(int32_t), &r->ids));
     FL_TRY(fl_arena_take(arena, r->pairs, sizeof(float), &r->weights));
     FL_TRY(fl_arena_take(arena, r->pairs, sizeof(int32_t), &r->place));
     FL_TRY(fl_arena_take(arena, c->n_routed_experts + 1, sizeof(int32_t), &r->experts));
-    FL_TRY(fl_arena_take(arena, (int64_t)r->pairs * c->hidden, act_bytes, &r->x));
-    FL_TRY(fl_arena_take(arena, (int64_t)r->pairs * c->moe_intermediate, act_bytes, &r->inner));
+    FL_TRY(fl_inputs_take(w, layer->expert_in, r->pairs, c->hidden, arena, &r->x));
+    FL_TRY(fl_inputs_take(w, layer->expert_inner, r->pairs, c->moe_intermediate, arena, &r->inner));
     return fl_arena_take(arena, (int64_t)r->pairs * c->hidden, sizeof(float), &r->y);
 }
 
@@ -105,19 +131,9 @@ static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, 
     const fl_config *c = &w->config;
     routing r;
     bool shared = layer->shared.down.n > 0;
-    FL_TRY(take_routing(w, rows, arena, &r));
-    FL_TRY(route(w, layer, rows, act->normed, &r));
-    const fl_moe_permute_args permute = {.ids = r.ids,
-                                         .rows = rows,
-                                         .top_k = c->experts_per_token,
-                                         .n_experts = c->n_routed_experts,
-                                         .dim = c->hidden,
-                                         .x = act->normed,
-                                         .x_stride = c->hidden,
-                                         .group_rows = r.experts,
-                                         .place = r.place,
-                                         .y = r.x};
-    FL_TRY(w->be->op->moe_permute(w->be, &permute));
+    FL_TRY(take_routing(w, layer, rows, arena, &r));
+    FL_TRY(route(w, layer, rows, act->normed.act, &r));
+    FL_TRY(permute(w, layer, rows, &act->normed, &r));
     FL_TRY(run_experts(w, layer, &r, arena));
     if (shared) FL_TRY(run_mlp(w, &layer->shared, rows, act, arena));
     const fl_moe_combine_args combine = {.y = r.y,
@@ -133,10 +149,10 @@ static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, 
 
 fl_err fl_feedforward_run(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
                           fl_arena *arena) {
-    int64_t hidden = w->config.hidden, act_bytes = (int64_t)fl_dtype_bytes(w->be->act_dtype);
+    int64_t hidden = w->config.hidden;
     for (int32_t i = 0; i < rows; i += ROWS_MAX) {
         const fl_activations part = {.delta = act->delta + i * hidden,
-                                     .normed = (uint8_t *)act->normed + i * hidden * act_bytes};
+                                     .normed = fl_inputs_from(w, &act->normed, i, w->config.hidden)};
         int32_t n = rows - i < ROWS_MAX ? rows - i : ROWS_MAX;
         int64_t mark = fl_arena_mark(arena);
         FL_TRY(layer->moe ? run_moe(w, layer, n, &part, arena) : run_mlp(w, &layer->dense, n, &part, arena));

@@ -14,19 +14,40 @@ fl_err fl_matmul_run(fl_backend *be, fl_matmul_args *args, fl_arena *arena) {
 }
 
 fl_err fl_dense_run(fl_backend *be, const fl_dense_args *a) {
-    fl_matmul_args args = {.x = a->x,
+    fl_matmul_args args = {.x = a->x.act,
                            .x_stride = a->w->k,
                            .w = a->w,
                            .n_groups = 1,
                            .rows = a->rows,
                            .out = a->out,
                            .y = a->y,
-                           .y_stride = a->out == FL_MATMUL_SWIGLU ? a->w->n / 2 : a->w->n};
+                           .y_stride = fl_matmul_width(a->out, a->w->n),
+                           .y_codes = a->y_codes};
+    if (a->w->scale) args.x_codes = a->x.codes;
     return fl_matmul_run(be, &args, a->arena);
 }
 
+fl_err fl_inputs_take(const fl_weights *w, fl_forms forms, int32_t rows, int32_t dim, fl_arena *arena,
+                      fl_inputs *out) {
+    void *codes;
+    *out = (fl_inputs){0};
+    if (forms.act)
+        FL_TRY(
+            fl_arena_take(arena, (int64_t)rows * dim, (int64_t)fl_dtype_bytes(w->be->act_dtype), &out->act));
+    if (!forms.codes) return FL_ERR_OK;
+    FL_TRY(fl_arena_take(arena, fl_codes_bytes(rows, dim), 1, &codes));
+    out->codes = fl_codes_at(codes, rows, dim);
+    return FL_ERR_OK;
+}
+
+fl_inputs fl_inputs_from(const fl_weights *w, const fl_inputs *in, int32_t row, int32_t dim) {
+    int64_t act_bytes = (int64_t)row * dim * (int64_t)fl_dtype_bytes(w->be->act_dtype);
+    return (fl_inputs){.act = in->act ? (uint8_t *)in->act + act_bytes : NULL,
+                       .codes = fl_codes_from(&in->codes, row, dim)};
+}
+
 static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, int32_t rows, float *x,
-                   void *y) {
+                   const fl_inputs *y) {
     const fl_rmsnorm_args args = {
         .x = x,
         .x_stride = w->config.hidden,
@@ -35,8 +56,9 @@ static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, 
         .eps = (float)w->config.rms_norm_eps,
         .rows = rows,
         .dim = w->config.hidden,
-        .y = y,
+        .y = y->act,
         .y_stride = w->config.hidden,
+        .y_codes = y->codes,
     };
     return w->be->op->rmsnorm(w->be, &args);
 }
@@ -44,12 +66,15 @@ static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, 
 static fl_err run_halves(const fl_weights *w, const fl_step *step, int32_t i, const fl_activations *act,
                          fl_arena *arena) {
     const fl_layer *layer = &w->layers[i];
+    fl_activations half = *act;
     int64_t mark = fl_arena_mark(arena);
-    FL_TRY(norm(w, layer->attn_norm, i > 0 ? act->delta : NULL, step->rows, act->x, act->normed));
-    FL_TRY(fl_attention_run(w, layer, step, i, act, arena));
+    FL_TRY(fl_inputs_take(w, layer->attn_in, step->rows, w->config.hidden, arena, &half.normed));
+    FL_TRY(norm(w, layer->attn_norm, i > 0 ? act->delta : NULL, step->rows, act->x, &half.normed));
+    FL_TRY(fl_attention_run(w, layer, step, i, &half, arena));
     fl_arena_reset(arena, mark);
-    FL_TRY(norm(w, layer->ffn_norm, act->delta, step->rows, act->x, act->normed));
-    FL_TRY(fl_feedforward_run(w, layer, step->rows, act, arena));
+    FL_TRY(fl_inputs_take(w, layer->ffn_in, step->rows, w->config.hidden, arena, &half.normed));
+    FL_TRY(norm(w, layer->ffn_norm, act->delta, step->rows, act->x, &half.normed));
+    FL_TRY(fl_feedforward_run(w, layer, step->rows, &half, arena));
     fl_arena_reset(arena, mark);
     return FL_ERR_OK;
 }
@@ -69,26 +94,28 @@ static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, con
 }
 
 /* The wanted rows only: a 512K-token prompt needs one row of logits. Neighbours are normalised together. */
-static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activations *act) {
-    int64_t hidden = w->config.hidden, bytes = hidden * (int64_t)fl_dtype_bytes(w->be->act_dtype);
+static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activations *act, fl_arena *arena) {
+    int64_t hidden = w->config.hidden;
+    fl_inputs normed;
+    if (step->n_logit_rows == 0) return FL_ERR_OK;
+    FL_TRY(fl_inputs_take(w, (fl_forms){.act = true}, step->n_logit_rows, w->config.hidden, arena, &normed));
     for (int32_t i = 0, n; i < step->n_logit_rows; i += n) {
         int64_t row = step->logit_rows[i];
+        const fl_inputs part = fl_inputs_from(w, &normed, i, w->config.hidden);
         for (n = 1; i + n < step->n_logit_rows && step->logit_rows[i + n] == row + n;) n++;
-        FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, n, act->x + row * hidden,
-                    (uint8_t *)act->normed + i * bytes));
+        FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, n, act->x + row * hidden, &part));
     }
-    const fl_dense_args args = {
-        .w = &w->head, .x = act->normed, .rows = step->n_logit_rows, .out = FL_MATMUL_F32, .y = step->logits};
-    return step->n_logit_rows > 0 ? fl_dense_run(w->be, &args) : FL_ERR_OK;
+    return fl_dense_run(
+        w->be,
+        &(fl_dense_args){
+            .w = &w->head, .x = normed, .rows = step->n_logit_rows, .out = FL_MATMUL_F32, .y = step->logits});
 }
 
 static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena) {
     const fl_config *c = &w->config;
-    fl_activations act;
+    fl_activations act = {0};
     FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.x));
     FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.delta));
-    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype),
-                         &act.normed));
     const fl_embed_args embed = {
         .ids = step->ids,
         .table = w->embed,
@@ -100,7 +127,7 @@ static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena)
     };
     FL_TRY(w->be->op->embed(w->be, &embed));
     for (int32_t i = 0; i < c->layers; i++) FL_TRY(run_layer(w, step, i, &act, arena));
-    return run_head(w, step, &act);
+    return run_head(w, step, &act, arena);
 }
 
 /* A staged step, as recordings issue it. */

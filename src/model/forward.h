@@ -40,13 +40,26 @@ typedef struct fl_step {
  * without logits. */
 fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *arena);
 
+/* Inputs of products in the forms that their weights want; the others are NULL. */
+typedef struct fl_inputs {
+    void *act; /* [rows][dim] */
+    fl_codes codes;
+} fl_inputs;
+
+fl_err fl_inputs_take(const fl_weights *weights, fl_forms forms, int32_t rows, int32_t dim, fl_arena *arena,
+                      fl_inputs *out);
+
+/* Those of the rows from `row` on. */
+fl_inputs fl_inputs_from(const fl_weights *weights, const fl_inputs *in, int32_t row, int32_t dim);
+
 /* y = x W^T for dense rows of x and y, with an epilogue of the matmul op. */
 typedef struct fl_dense_args {
     const fl_weight *w;
-    const void *x; /* [rows][k] act */
+    fl_inputs x; /* [rows][k]: codes where there are any and w has block scales, else act */
     int32_t rows;
     fl_matmul_out out;
-    void *y;         /* [rows][n], SwiGLU: [rows][n / 2] */
+    void *y; /* [rows][n], SwiGLU: [rows][n / 2] */
+    fl_codes y_codes;
     fl_arena *arena; /* for matmul's scratch; NULL where w has no block scales */
 } fl_dense_args;
 
@@ -57,9 +70,9 @@ fl_err fl_matmul_run(fl_backend *be, fl_matmul_args *args, fl_arena *arena);
 
 /* The residual stream's parts, for tests: h after the embedding or a layer. */
 typedef struct fl_activations {
-    float *x;     /* [rows][hidden] residual stream, without the last delta */
-    float *delta; /* [rows][hidden] output of the last half layer, not added yet */
-    void *normed; /* [rows][hidden] act */
+    float *x;         /* [rows][hidden] residual stream, without the last delta */
+    float *delta;     /* [rows][hidden] output of the last half layer, not added yet */
+    fl_inputs normed; /* [rows][hidden], of the half that runs */
 } fl_activations;
 
 /* Halves of a layer: each reads x (after adding delta) and leaves its output in delta. */

@@ -269,6 +269,41 @@ static fl_err load_attention(loader *l, const char *prefix, fl_layer *layer) {
                   &layer->o);
 }
 
+static fl_forms form_of(const fl_weight *w) {
+    return (fl_forms){.act = !w->scale, .codes = w->scale != NULL};
+}
+
+static fl_forms both_forms(fl_forms a, fl_forms b) {
+    return (fl_forms){.act = a.act || b.act, .codes = a.codes || b.codes};
+}
+
+/* SwiGLU makes codes where weights have scales, for weights that have them. */
+static fl_forms inner_form(const fl_weight *gate_up, const fl_weight *down) {
+    bool codes = gate_up->scale && down->scale;
+    return (fl_forms){.act = !codes, .codes = codes};
+}
+
+/* Here it is decided what is handed on as codes. */
+static void choose_forms(fl_layer *layer) {
+    const fl_forms act = {.act = true}; /* the router's */
+    layer->attn_in = form_of(&layer->qkv_a);
+    layer->q_in = form_of(&layer->q_b);
+    if (!layer->q_norm) layer->attn_in = both_forms(layer->attn_in, layer->q_in);
+    layer->dense.inner = inner_form(&layer->dense.gate_up, &layer->dense.down);
+    layer->ffn_in = form_of(&layer->dense.gate_up);
+    if (!layer->moe) return;
+    layer->shared.inner = inner_form(&layer->shared.gate_up, &layer->shared.down);
+    layer->expert_in = form_of(layer->expert_gate_up);
+    layer->expert_inner = inner_form(layer->expert_gate_up, layer->expert_down);
+    layer->ffn_in = both_forms(act, layer->expert_in);
+    if (layer->shared.down.n > 0) layer->ffn_in = both_forms(layer->ffn_in, form_of(&layer->shared.gate_up));
+}
+
+static fl_err load_feedforward(loader *l, const char *prefix, bool moe, fl_layer *layer) {
+    if (moe) return load_moe(l, prefix, layer);
+    return load_ffn(l, prefix, l->config->intermediate, &layer->dense.gate_up, &layer->dense.down);
+}
+
 static fl_err load_layer(loader *l, int32_t i, fl_layer *layer) {
     const fl_config *c = l->config;
     char prefix[64], name[96];
@@ -278,8 +313,9 @@ static fl_err load_layer(loader *l, int32_t i, fl_layer *layer) {
     snprintf(name, sizeof name, "%sself_attn.", prefix);
     FL_TRY(load_attention(l, name, layer));
     snprintf(name, sizeof name, "%smlp.", prefix);
-    if (fl_config_layer_is_moe(c, i)) return load_moe(l, name, layer);
-    return load_ffn(l, name, c->intermediate, &layer->dense.gate_up, &layer->dense.down);
+    FL_TRY(load_feedforward(l, name, fl_config_layer_is_moe(c, i), layer));
+    choose_forms(layer);
+    return FL_ERR_OK;
 }
 
 /* The embedding table stays where it is mapped, or is copied to the device as it is. */

@@ -7,9 +7,15 @@
 #include "model/checkpoint.h"
 #include "model/synthetic.h"
 
+/* What those who read some activations want: act, codes for weights with block scales, or both. */
+typedef struct fl_forms {
+    bool act, codes;
+} fl_forms;
+
 typedef struct fl_ffn {
     fl_weight gate_up; /* gate rows, then up rows: SwiGLU's n */
     fl_weight down;
+    fl_forms inner; /* between the two */
 } fl_ffn;
 
 typedef struct fl_layer {
@@ -26,8 +32,10 @@ typedef struct fl_layer {
     fl_ffn dense;                            /* when not moe */
     fl_weight *expert_gate_up, *expert_down; /* [n_routed_experts] */
     fl_ffn shared;                           /* n_shared_experts as one; data NULL = none */
-    const float *router;                     /* [n_routed_experts][hidden] */
-    const float *router_bias;                /* [n_routed_experts] or NULL */
+    fl_forms attn_in, q_in, ffn_in;   /* of the norms: before attention, of q_a's output, before the FFN */
+    fl_forms expert_in, expert_inner; /* of the experts' rows, between their two products */
+    const float *router;              /* [n_routed_experts][hidden] */
+    const float *router_bias;         /* [n_routed_experts] or NULL */
 } fl_layer;
 
 typedef struct fl_weights {

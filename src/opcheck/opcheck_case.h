@@ -169,6 +169,22 @@ void oc_weights_pack(oc_run *run, const oc_weights *w, int32_t count);
 /* State and scratch: `bytes` of 0xAA between guards, checked by oc_guards (rows 1, f32). */
 oc_mat oc_block(oc_run *run, int64_t bytes);
 
+/* Codes with scales in a block of their own, those of the first `skip` rows left out: bases that are only as aligned as
+ * they must be. */
+typedef struct oc_codes {
+    fl_codes at;
+    oc_mat block;
+    int32_t rows, k;
+} oc_codes;
+
+oc_codes oc_codes_make(oc_run *run, int32_t rows, int32_t k, int32_t skip);
+
+/* Those of a matrix's values, as the contract makes them. */
+oc_codes oc_codes_of(oc_run *run, const oc_mat *x, int32_t skip);
+
+/* The same bits, and nothing beside `got` is touched. */
+void oc_codes_same(oc_run *run, const oc_codes *got, const oc_codes *want);
+
 /* ---- timing --------------------------------------------------------------------------------------------------- */
 
 /* Under --bench true again and again until enough runs are timed: while (oc_timing(run, cost)) OC_OK(...); */

@@ -143,6 +143,19 @@ FL_DEVICE void fl_barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
                  : "memory");
 }
 
+/* Writes `value` at the same place of the shared memory of block `rank`; its 4 bytes count on that block's barrier, whose
+ * waiters see it. */
+FL_DEVICE void fl_store_at(float *shared, float value, uint64_t *barrier, uint32_t rank) {
+    asm volatile("{\n"
+                 ".reg .b32 to, there;\n"
+                 "mapa.shared::cluster.u32 to, %0, %3;\n"
+                 "mapa.shared::cluster.u32 there, %2, %3;\n"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [to], %1, [there];\n"
+                 "}" ::"r"(fl_shared_address(shared)),
+                 "f"(value), "r"(fl_shared_address(barrier)), "r"(rank)
+                 : "memory");
+}
+
 /* As fl_tma_load_3d, into the same place of every block of the cluster whose bit is set in `ranks`; each one's own
  * barrier counts. */
 FL_DEVICE void fl_tma_load_3d_to(uint16_t ranks, void *shared, const CUtensorMap *map, uint64_t *barrier,

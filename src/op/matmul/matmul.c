@@ -11,17 +11,28 @@ static fl_err validate_scales(const char *op, const fl_matmul_args *a) {
     return a->w[0].scale ? fl_need_multiple(op, "w[].k", a->w[0].k, FL_SCALE_BLOCK) : FL_ERR_OK;
 }
 
+/* Codes that are there go with weights that have block scales. */
+static fl_err validate_codes(const char *op, const fl_matmul_args *a) {
+    const fl_weight *w = &a->w[0];
+    bool y = a->out == FL_MATMUL_SWIGLU_CODES;
+    if (!a->x_codes.codes && !y) return FL_ERR_OK;
+    FL_TRY(fl_need_range(op, "codes without w[].scale", w->scale == NULL, 0, 0));
+    if (a->x_codes.codes) FL_TRY(fl_codes_validate(op, &a->x_codes, a->rows, w->k));
+    return y ? fl_codes_validate(op, &a->y_codes, a->rows, w->n / 2) : FL_ERR_OK;
+}
+
 fl_err fl_matmul_validate(const fl_matmul_args *a) {
     const char *op = "matmul";
     FL_TRY(fl_need_count(op, "rows", a->rows));
     FL_TRY(fl_need_range(op, "n_groups", a->n_groups, 1, FL_OP_DIM_MAX));
     FL_TRY(fl_weights_validate(op, a->w, a->n_groups));
     FL_TRY(validate_scales(op, a));
-    FL_TRY(fl_need_range(op, "out", (int64_t)a->out, FL_MATMUL_F32, FL_MATMUL_SWIGLU));
-    FL_TRY(fl_need_stride(op, "x_stride", a->x_stride, a->w[0].k));
-    if (a->out != FL_MATMUL_SWIGLU) return fl_need_stride(op, "y_stride", a->y_stride, a->w[0].n);
-    FL_TRY(fl_need_multiple(op, "w[].n", a->w[0].n, 2));
-    return fl_need_stride(op, "y_stride", a->y_stride, a->w[0].n / 2);
+    FL_TRY(fl_need_range(op, "out", (int64_t)a->out, FL_MATMUL_F32, FL_MATMUL_SWIGLU_CODES));
+    if (!a->x_codes.codes) FL_TRY(fl_need_stride(op, "x_stride", a->x_stride, a->w[0].k));
+    if (fl_matmul_is_swiglu(a->out)) FL_TRY(fl_need_multiple(op, "w[].n", a->w[0].n, 2));
+    FL_TRY(validate_codes(op, a));
+    if (a->out == FL_MATMUL_SWIGLU_CODES) return FL_ERR_OK;
+    return fl_need_stride(op, "y_stride", a->y_stride, fl_matmul_width(a->out, a->w[0].n));
 }
 
 fl_err fl_matmul_validate_groups(const fl_matmul_args *a) {
@@ -33,15 +44,20 @@ fl_err fl_matmul_validate_groups(const fl_matmul_args *a) {
     return fl_need_range(op, "group_rows[n_groups]", a->group_rows[a->n_groups], a->rows, a->rows);
 }
 
+static double y_row_bytes(const fl_matmul_args *a) {
+    double width = fl_matmul_width(a->out, a->w[0].n);
+    return a->out == FL_MATMUL_F32            ? width * sizeof(float)
+           : a->out == FL_MATMUL_SWIGLU_CODES ? fl_codes_row_bytes(width)
+                                              : width * FL_COST_ACT_BYTES;
+}
+
 fl_cost fl_matmul_cost(const fl_matmul_args *a) {
     double rows = a->rows, n = a->w[0].n, k = a->w[0].k;
     double weight_bytes = a->w[0].scale ? 1 : FL_COST_WEIGHT_BYTES;
     double groups = a->n_groups < a->rows ? a->n_groups : a->rows; /* a group without rows is not read */
-    double y_row = a->out == FL_MATMUL_F32   ? n * sizeof(float)
-                   : a->out == FL_MATMUL_ACT ? n * FL_COST_ACT_BYTES
-                                             : n / 2 * FL_COST_ACT_BYTES;
+    double x_row = a->x_codes.codes ? fl_codes_row_bytes(k) : k * FL_COST_ACT_BYTES;
     return (fl_cost){.flops = 2 * rows * n * k,
-                     .bytes = groups * n * k * weight_bytes + rows * (k * FL_COST_ACT_BYTES + y_row),
+                     .bytes = groups * n * k * weight_bytes + rows * (x_row + y_row_bytes(a)),
                      .fp8_flops = a->w[0].scale ? 2 * rows * n * k : 0};
 }
 
@@ -51,18 +67,11 @@ fl_err fl_matmul_need_plain(const fl_backend *be, const fl_matmul_args *a) {
                    be->name);
 }
 
-/* scratch: codes, then scales, both 64-byte aligned */
-fl_matmul_codes fl_matmul_codes_of(const fl_matmul_args *a) {
-    uint8_t *codes = a->scratch;
-    int64_t codes_bytes = fl_align_up((int64_t)a->rows * a->w[0].k, 64);
-    return (fl_matmul_codes){.codes = codes,
-                             .scale = (float *)(void *)(codes + codes_bytes),
-                             .scale_stride = fl_align_up(a->rows, 4)};
+fl_codes fl_matmul_codes_of(const fl_matmul_args *a, bool *made) {
+    *made = a->x_codes.codes == NULL;
+    return *made ? fl_codes_at(a->scratch, a->rows, a->w[0].k) : a->x_codes;
 }
 
 int64_t fl_matmul_scratch_bytes(const fl_matmul_args *a) {
-    if (!a->w[0].scale) return 0;
-    int64_t blocks = a->w[0].k / FL_SCALE_BLOCK;
-    return fl_align_up((int64_t)a->rows * a->w[0].k, 64) +
-           blocks * fl_align_up(a->rows, 4) * (int64_t)sizeof(float);
+    return a->w[0].scale && !a->x_codes.codes ? fl_codes_bytes(a->rows, a->w[0].k) : 0;
 }

@@ -85,7 +85,7 @@ static fl_err describe(cublasLtMatmulDescOpaque_t *product, cublasLtMatmulDescAt
     return FL_ERR_OK;
 }
 
-/* A scale for each 128 x 128 weights, and for each row's 128 inputs: the layouts of fl_weight and fl_matmul_codes. */
+/* A scale for each 128 x 128 weights, and for each row's 128 inputs: the layouts of fl_weight and fl_codes. */
 static fl_err set_scales(cublasLtMatmulDescOpaque_t *product, const fl_product *p) {
     const int32_t blocks = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
                   rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
@@ -138,7 +138,7 @@ static fl_err find_plan(fl_cuda *cuda, const fl_product *p, const key *shape, pl
 }
 
 bool fl_product_blas_takes(const fl_cuda *cuda, const fl_product *p) {
-    bool dense = p->n_groups == 1 && !p->group_rows && p->out != FL_MATMUL_SWIGLU;
+    bool dense = p->n_groups == 1 && !p->group_rows && !fl_matmul_is_swiglu(p->out);
     bool aligned = (uintptr_t)p->x % ALIGN_MIN == 0 && (uintptr_t)p->w % ALIGN_MIN == 0 &&
                    (uintptr_t)p->y % ALIGN_MIN == 0 && p->x_stride % 8 == 0 && p->y_stride % 8 == 0 &&
                    p->k % 8 == 0 && p->n % 8 == 0;

@@ -236,7 +236,8 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, matmul, good, n_groups, 0, "matmul: n_groups");
     OC_REFUSED_WITH(run, matmul, good, x_stride, 3, "matmul: x_stride");
     OC_REFUSED_WITH(run, matmul, good, y_stride, 7, "matmul: y_stride");
-    OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)3, "matmul: out");
+    OC_REFUSED_WITH(run, matmul, good, out, FL_MATMUL_SWIGLU_CODES, "matmul: codes without w[].scale");
+    OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)4, "matmul: out");
     OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)-1, "matmul: out");
     fl_matmul_args swiglu = good;
     swiglu.out = FL_MATMUL_SWIGLU;

@@ -23,7 +23,7 @@ typedef struct fl_product {
     int32_t n_groups, rows, n, k;
     fl_matmul_out out;
     bool all_groups; /* group_rows begins at 0 and ends at rows */
-    /* fl_product_blas only: not NULL where x and w are e4m3 codes with block scales, as fl_matmul_codes and fl_weight
+    /* fl_product_blas only: not NULL where x and w are e4m3 codes with block scales, as fl_codes and fl_weight
      * have them. */
     const float *x_scale, *w_scale;
 } fl_product;

@@ -1,8 +1,10 @@
-/* matmul with block scales: quantising the activations, and the choice of the kernel that multiplies.
+/* matmul with block scales: quantising activations that are not given as codes, and the choice of the kernel that
+ * multiplies.
  *
  * Quantising. Grid: a block for each 64 tasks; a task is 128 inputs of a row. Block: 256 threads, a half warp for four
  * of the tasks. Each thread reads 8 inputs of a task at once, all tasks' before it works on the first, and writes 8
  * codes. Bound by memory: 2 bytes in, 1 out. */
+#include "op/cuda/codes.cuh"
 #include "op/matmul/matmul_fp8.cuh"
 
 enum {
@@ -16,17 +18,10 @@ enum {
 typedef struct quantising {
     const uint16_t *x; /* bf16 */
     int64_t x_stride;
-    fl_matmul_codes to;
+    fl_codes to;
     uint32_t tasks, blocks;
     bool aligned; /* 16 bytes of x can be read at once */
 } quantising;
-
-/* Two codes, `low` in the low byte: rounded to nearest even, saturating. */
-FL_DEVICE uint32_t pack_e4m3(float low, float high) {
-    uint16_t packed;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
-    return packed;
-}
 
 /* Pairs of inputs. */
 FL_DEVICE void read_inputs(const quantising *q, const uint16_t *x, uint32_t (&words)[INPUTS / 2]) {
@@ -45,28 +40,23 @@ FL_DEVICE void read_inputs(const quantising *q, const uint16_t *x, uint32_t (&wo
 /* This thread's inputs of a task; the LANES of a task together. */
 FL_DEVICE void quantise_inputs(const quantising *q, uint32_t task, const uint32_t (&words)[INPUTS / 2]) {
     int32_t lane = threadIdx.x % LANES;
-    float values[INPUTS], largest = 0x1p-100f;
+    float largest = FL_CODES_LEAST;
 #pragma unroll
-    for (int i = 0; i < INPUTS / 2; i++) {
-        values[2 * i] = fl_low_of_bf16x2(words[i]);
-        values[2 * i + 1] = fl_high_of_bf16x2(words[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < INPUTS; i++) largest = fmaxf(largest, fabsf(values[i]));
+    for (int i = 0; i < INPUTS / 2; i++)
+        largest =
+            fmaxf(largest, fmaxf(fabsf(fl_low_of_bf16x2(words[i])), fabsf(fl_high_of_bf16x2(words[i]))));
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
     if (task >= q->tasks) return;
-    float inverse = __fdiv_rn(448.0f, largest);
+    float inverse = fl_codes_inverse(largest);
     uint32_t codes[INPUTS / 4];
 #pragma unroll
     for (int i = 0; i < INPUTS / 4; i++)
-        codes[i] = pack_e4m3(__fmul_rn(values[4 * i], inverse), __fmul_rn(values[4 * i + 1], inverse)) |
-                   pack_e4m3(__fmul_rn(values[4 * i + 2], inverse), __fmul_rn(values[4 * i + 3], inverse))
-                       << 16;
+        codes[i] = fl_codes_of_bf16x4(words[2 * i], words[2 * i + 1], inverse);
     *(uint2 *)(q->to.codes + (int64_t)task * FL_SCALE_BLOCK + lane * INPUTS) = make_uint2(codes[0], codes[1]);
     if (lane == 0)
-        q->to.scale[task % q->blocks * q->to.scale_stride + task / q->blocks] = __fdiv_rn(largest, 448.0f);
+        q->to.scale[task % q->blocks * q->to.scale_stride + task / q->blocks] = fl_codes_scale(largest);
 }
 
 static __global__ void __launch_bounds__(THREADS) quantise_kernel(const quantising q) {
@@ -83,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS) quantise_kernel(const quantisi
     for (int i = 0; i < TASKS_IN_TURN; i++) quantise_inputs(&q, first + i * TASKS_AT_ONCE, words[i]);
 }
 
-static fl_err quantise(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_codes *to) {
+static fl_err quantise(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *to) {
     int32_t blocks = a->w[0].k / FL_SCALE_BLOCK;
     int64_t tasks = (int64_t)a->rows * blocks, grid = fl_tasks_of(tasks, TASKS_AT_ONCE * TASKS_IN_TURN);
     const quantising q = {.x = (const uint16_t *)a->x,
@@ -121,8 +111,9 @@ static int32_t run_end(const fl_weight *w, int32_t begin, int32_t n_groups, fl_f
     return end;
 }
 
-/* Through cuBLASLt, if it may be used and takes this; else `done` is false. */
-static fl_err multiply_dense(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_codes *x, bool *done) {
+/* Through cuBLASLt, if it may be used and takes this, codes whose scales lie as closely as they can; else `done` is
+ * false. */
+static fl_err multiply_dense(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x, bool *done) {
     const fl_product p = {.x = (const fl_bf16 *)x->codes,
                           .w = (const fl_bf16 *)a->w->data,
                           .y = a->y,
@@ -136,18 +127,20 @@ static fl_err multiply_dense(fl_cuda *cuda, const fl_matmul_args *a, const fl_ma
                           .out = a->out,
                           .x_scale = x->scale,
                           .w_scale = a->w->scale};
+    bool close = (uintptr_t)x->scale % 16 == 0 && x->scale_stride == fl_align_up(a->rows, 4);
     *done = false;
-    return fl_product_blas_takes(cuda, &p) ? fl_product_blas(cuda, &p, done) : FL_ERR_OK;
+    return close && fl_product_blas_takes(cuda, &p) ? fl_product_blas(cuda, &p, done) : FL_ERR_OK;
 }
 
 /* The products with all weights: a launch for each run of groups, which is one launch for any model's. */
-static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_codes *x) {
+static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x) {
     for (int32_t begin = 0, end; begin < a->n_groups; begin = end) {
         fl_fp8_product p = {.x = *x,
                             .w = (const uint8_t *)a->w[begin].data,
                             .w_scale = a->w[begin].scale,
                             .y = a->y,
                             .y_stride = a->y_stride,
+                            .y_codes = a->y_codes,
                             .group_rows = a->group_rows ? a->group_rows + begin : NULL,
                             .rows = a->rows,
                             .n = a->w[0].n,
@@ -161,16 +154,23 @@ static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_matmul_c
     return FL_ERR_OK;
 }
 
-fl_err fl_matmul_fp8(fl_cuda *cuda, const fl_matmul_args *a) {
+static fl_err need_aligned(const fl_matmul_args *a) {
     for (int32_t i = 0; i < a->n_groups; i++)
         if ((uintptr_t)a->w[i].data % 16 != 0 || (uintptr_t)a->w[i].scale % 16 != 0)
             return FL_FAIL(FL_ERR_INVALID, "matmul: weight %d and its scales must be 16-byte aligned", i);
-    if (a->out == FL_MATMUL_SWIGLU && a->w[0].n % FL_SCALE_BLOCK != 0)
+    if ((uintptr_t)a->x_codes.codes % 16 != 0 || (uintptr_t)a->y_codes.codes % 16 != 0)
+        return FL_FAIL(FL_ERR_INVALID, "matmul: codes must be 16-byte aligned");
+    if (fl_matmul_is_swiglu(a->out) && a->w[0].n % FL_SCALE_BLOCK != 0)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: SwiGLU's n %d with block scales must be a multiple of %d",
                        a->w[0].n, FL_SCALE_BLOCK);
-    const fl_matmul_codes x = fl_matmul_codes_of(a);
-    bool done;
-    FL_TRY(quantise(cuda, a, &x));
+    return FL_ERR_OK;
+}
+
+fl_err fl_matmul_fp8(fl_cuda *cuda, const fl_matmul_args *a) {
+    FL_TRY(need_aligned(a));
+    bool made, done;
+    const fl_codes x = fl_matmul_codes_of(a, &made);
+    if (made) FL_TRY(quantise(cuda, a, &x));
     FL_TRY(multiply_dense(cuda, a, &x, &done));
     return done ? FL_ERR_OK : multiply(cuda, a, &x);
 }

@@ -12,8 +12,13 @@
  * the stores of one as well; two with 128 read less, 256 flops a byte from L2. A stage leaves the copying thread less
  * than 1,000 cycles, so it issues three copies for it and nothing else; it alone works out which tiles there are.
  *
+ * SwiGLU as codes: a group of 128 features lies in both blocks of a cluster, half in each, so each tells the other the
+ * largest of its half of every row. What one warp waits for is the warp of the same rows in the other block, which is at
+ * the same stage but for the depth of the ring.
+ *
  * Nothing about a row's sums depends on the tile's shape or the row's place in it. Rows and features outside are copied
  * as zeros or as a neighbour's, multiplied and not stored. */
+#include "op/cuda/codes.cuh"
 #include "op/cuda/hopper.cuh"
 #include "op/matmul/matmul_fp8.cuh"
 #include "op/matmul/matmul_tiles.cuh"
@@ -28,6 +33,7 @@ enum {
     WEIGHT_BYTES = TILE_FEATURES * STAGE_K,
     RING_BYTES_MAX = 200 << 10,
     TILE_ROWS_MAX = 256,
+    WARPS_MULTIPLYING_MAX = 12,
     BAND_ROWS = 2048, /* that one tile of weights is used for before the next */
     SWIZZLE_ALIGN = 1024,
     STAGES_MAX = 6,
@@ -43,8 +49,11 @@ enum {
 typedef struct plan {
     fl_tile_walk walk;
     fl_tile_out y;
-    const float *x_scale, *w_scale;
+    fl_codes y_codes;             /* FL_MATMUL_SWIGLU_CODES */
+    const float *x_scale, *w_scale; /* x_scale: 16-byte aligned, at or before the first row's */
     int64_t x_scale_stride, w_scale_group_stride, w_scale_stride;
+    int32_t scale_skew; /* rows from x_scale to the first */
+    int32_t scale_end;  /* rows from x_scale to the end of the last four */
     int32_t blocks;     /* of k */
     int32_t x_rows;     /* copied for a tile: fewer where there are fewer */
     int32_t scale_rows; /* of a group's w_scale */
@@ -63,6 +72,8 @@ typedef struct shared_state {
     stage_scales scales[STAGES_MAX]; /* first: 16-byte aligned */
     fl_tile tiles[TILES_KEPT];       /* the block's tile i at i % TILES_KEPT */
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
+    float largest[2][TILE_ROWS_MAX]; /* of the other block's half of a row's codes, of every second tile */
+    uint64_t told[2][WARPS_MULTIPLYING_MAX];
     fl_tile_counts counts;
 } shared_state;
 
@@ -111,10 +122,10 @@ FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUte
     for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
          t += (int32_t)gridDim.x / SHAPE::BLOCKS, kept++) {
         fl_tile at = find_tile<SHAPE>(plan, s, t);
-        int32_t scale_row = at.row & ~3;
+        int32_t scale_row = (at.row + plan->scale_skew) & ~3;
         const float *x_scale = plan->x_scale + scale_row;
         uint32_t scale_bytes =
-            (uint32_t)min((int64_t)SHAPE::TILE_ROWS + 4, plan->x_scale_stride - scale_row) * sizeof(float);
+            (uint32_t)min(SHAPE::TILE_ROWS + 4, plan->scale_end - scale_row) * (uint32_t)sizeof(float);
 #pragma unroll 1
         for (int32_t b = 0; b < plan->blocks; b++, x_scale += plan->x_scale_stride, advance<SHAPE>(&place)) {
             uint8_t *x = ring + place.stage * SHAPE::STAGE_BYTES;
@@ -232,18 +243,87 @@ FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t fir
         }
 }
 
+/* SwiGLU of this warpgroup's rows, pairs of bf16 as fl_tile_row_bf16 has them, and the largest of each row in this
+ * block: in the four lanes of the row. */
+template <class SHAPE>
+FL_DEVICE void gate_tile(const float (&sum)[SHAPE::WAVES][64], uint32_t (&words)[SHAPE::WAVES][2][8],
+                         float (&largest)[SHAPE::WAVES][2]) {
+#pragma unroll
+    for (int r = 0; r < SHAPE::WAVES * 2; r++) {
+        const int wave = r / 2, i = r % 2;
+        float most = FL_CODES_LEAST;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float *gate = &sum[wave][4 * j + 2 * i], *up = &sum[wave][4 * (j + 8) + 2 * i];
+            uint32_t word = fl_pack_bf16(fl_swiglu(gate[0], up[0]), fl_swiglu(gate[1], up[1]));
+            most = fmaxf(most, fmaxf(fabsf(fl_low_of_bf16x2(word)), fabsf(fl_high_of_bf16x2(word))));
+            words[wave][i][j] = word;
+        }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        largest[wave][i] = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    }
+}
+
+/* This block's 64 features of a row as codes. The four lanes of a row exchange words, so that each stores 16. */
+FL_DEVICE void store_row_codes(uint8_t *to, bool inside, const uint32_t (&words)[8], float inverse) {
+    uint32_t v[4]; /* v[m]: features 16 m + 2 q and the next, 16 m + 8 + 2 q and the next */
+#pragma unroll
+    for (int m = 0; m < 4; m++) v[m] = fl_codes_of_bf16x4(words[2 * m], words[2 * m + 1], inverse);
+    fl_tile_exchange(&v[0], &v[1], 1);
+    fl_tile_exchange(&v[2], &v[3], 1);
+    fl_tile_exchange(&v[0], &v[2], 2);
+    fl_tile_exchange(&v[1], &v[3], 2);
+    if (!inside) return;
+    *(uint4 *)(to + threadIdx.x % 4 * 16) =
+        make_uint4(__byte_perm(v[0], v[1], 0x5410), __byte_perm(v[2], v[3], 0x5410),
+                   __byte_perm(v[0], v[1], 0x7632), __byte_perm(v[2], v[3], 0x7632));
+}
+
+/* SwiGLU of this warpgroup's rows as codes; `turn` counts the tiles that it has stored. By both blocks of a cluster. A
+ * warp tells the next tile's largest before the other has read this one's, but not the one's after that: two places. */
+template <class SHAPE>
+FL_DEVICE void store_codes(const plan *plan, shared_state *s, const fl_tile *tile, int32_t first_row,
+                           uint32_t turn, const float (&sum)[SHAPE::WAVES][64]) {
+    fl_tile at = *tile;
+    uint32_t words[SHAPE::WAVES][2][8], rank = fl_cluster_rank(), q = threadIdx.x % 4;
+    float largest[SHAPE::WAVES][2];
+    int32_t row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, width = plan->y.width;
+    float *theirs = s->largest[turn % 2] + row;
+    uint64_t *told = &s->told[turn % 2][threadIdx.x / 32 - GROUP_THREADS / 32];
+    if (threadIdx.x % 32 == 0) fl_barrier_expect(told, SHAPE::WAVES * 16 * (uint32_t)sizeof(float));
+    gate_tile<SHAPE>(sum, words, largest);
+#pragma unroll
+    for (int r = 0; r < SHAPE::WAVES * 2; r++)
+        if (q == 0) fl_store_at(theirs + r / 2 * WAVE_ROWS + r % 2 * 8, largest[r / 2][r % 2], told, rank ^ 1);
+    fl_barrier_wait(told, turn / 2 % 2);
+#pragma unroll
+    for (int r = 0; r < SHAPE::WAVES * 2; r++) {
+        const int wave = r / 2, i = r % 2;
+        int32_t in_tile = wave * WAVE_ROWS + i * 8;
+        int64_t y = at.row + row + in_tile;
+        float most = fmaxf(largest[wave][i], theirs[in_tile]);
+        bool inside = y < at.row_end;
+        store_row_codes(plan->y_codes.codes + y * width + at.feature, inside, words[wave][i],
+                        fl_codes_inverse(most));
+        if (inside && q == 0 && rank == 0)
+            plan->y_codes.scale[at.feature / FL_SCALE_BLOCK * plan->y_codes.scale_stride + y] =
+                fl_codes_scale(most);
+    }
+}
+
 /* Multiplies this warpgroup's rows of all tiles of this block. One whose rows or features all lie outside only gives
  * the stages back. */
 template <class SHAPE> FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
     int32_t first_row = first_row_of<SHAPE>();
     ring_place place = {0, 0};
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
+    uint32_t turn = 0;
     for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
          t += (int32_t)gridDim.x / SHAPE::BLOCKS, kept++) {
         const fl_tile *at = &s->tiles[kept % TILES_KEPT];
         fl_barrier_wait(&s->full[place.stage], place.parity); /* the tile is known with its first stage */
         bool idle = at->row + first_row >= at->row_end || at->feature >= plan->y.width;
-        int32_t skew = at->row & 3;
+        int32_t skew = (at->row + plan->scale_skew) & 3;
         float sum[SHAPE::WAVES][64];
 #pragma unroll
         for (int i = 0; i < SHAPE::WAVES * 64; i++) sum[i / 64][i % 64] = 0;
@@ -254,7 +334,13 @@ template <class SHAPE> FL_DEVICE void multiply_tiles(const plan *plan, shared_st
                 add_block<SHAPE>(sum, first_row, skew, ring + place.stage * SHAPE::STAGE_BYTES,
                                  &s->scales[place.stage], &s->empty[place.stage]);
         }
-        if (!idle) store_tile<SHAPE>(&plan->y, at, first_row, sum);
+        if (idle) continue;
+        if constexpr (SHAPE::BLOCKS == 2)
+            if (plan->y.out == FL_MATMUL_SWIGLU_CODES) {
+                store_codes<SHAPE>(plan, s, at, first_row, turn++, sum);
+                continue;
+            }
+        store_tile<SHAPE>(&plan->y, at, first_row, sum);
     }
 }
 
@@ -270,6 +356,8 @@ static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
             fl_barrier_init(&s->full[i], 2); /* copies, the weights' scales */
             fl_barrier_init(&s->empty[i], SHAPE::GROUPS * 4 * SHAPE::BLOCKS);
         }
+        for (int32_t i = 0; i < 2 * WARPS_MULTIPLYING_MAX; i++)
+            fl_barrier_init(&s->told[i % 2][i / 2], 1);
         fl_barrier_init_fence();
         fl_tma_prefetch(&map_x);
         fl_tma_prefetch(&map_w);
@@ -301,7 +389,7 @@ static fl_err make_maps(const fl_fp8_product *p, int32_t x_rows, CUtensorMap *ma
                       .stride = {1, p->k, p->k},
                       .box = {STAGE_K, x_rows / SHAPE::BLOCKS, 1},
                       .swizzle = true};
-    int32_t halves = p->out == FL_MATMUL_SWIGLU ? 2 : 1, width = p->n / halves;
+    int32_t halves = fl_matmul_is_swiglu(p->out) ? 2 : 1, width = p->n / halves;
     fl_tma_shape w = {.base = p->w,
                       .dtype = FL_DTYPE_F8_E4M3,
                       .rank = 4,
@@ -320,14 +408,18 @@ static int64_t count_row_tiles(const fl_fp8_product *p, int32_t tile_rows) {
 
 template <class SHAPE> static plan make_plan(const fl_cuda *cuda, const fl_fp8_product *p) {
     constexpr int32_t TILE_ROWS = SHAPE::TILE_ROWS;
-    bool swiglu = p->out == FL_MATMUL_SWIGLU;
-    int32_t width = swiglu ? p->n / 2 : p->n,
+    bool swiglu = fl_matmul_is_swiglu(p->out);
+    int32_t width = fl_matmul_width(p->out, p->n),
             features = SHAPE::BLOCKS * (swiglu ? HALF_FEATURES : TILE_FEATURES);
-    plan plan = {.x_scale = p->x.scale,
+    int32_t skew = (int32_t)((uintptr_t)p->x.scale % 16 / sizeof(float));
+    plan plan = {.y_codes = p->y_codes,
+                 .x_scale = p->x.scale - skew,
                  .w_scale = p->w_scale,
                  .x_scale_stride = p->x.scale_stride,
                  .w_scale_group_stride = p->w_scale_group_stride,
                  .w_scale_stride = fl_scale_stride(p->k),
+                 .scale_skew = skew,
+                 .scale_end = (int32_t)fl_align_up(p->rows + skew, 4),
                  .blocks = p->k / FL_SCALE_BLOCK,
                  .x_rows = SHAPE::BLOCKS == 1 && p->rows < TILE_ROWS ? p->rows : TILE_ROWS,
                  .scale_rows = (int32_t)fl_tasks_of(p->n, FL_SCALE_BLOCK),
@@ -377,7 +469,8 @@ template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product 
 /* Sums do not depend on the choice. */
 fl_err fl_fp8_product_wgmma(fl_cuda *cuda, const fl_fp8_product *p) {
     int64_t rows = p->rows / p->n_groups; /* of a group, on average */
-    if (rows < ROWS_OF_CLUSTER) return launch<tile_shape<2, 1, 1>>(cuda, p);
+    if (rows < ROWS_OF_CLUSTER && p->out != FL_MATMUL_SWIGLU_CODES)
+        return launch<tile_shape<2, 1, 1>>(cuda, p);
     if (rows < ROWS_OF_MIDDLE) return launch<tile_shape<2, 1, 2>>(cuda, p);
     if (rows < ROWS_OF_LARGE || p->k < K_OF_LARGE) return launch<tile_shape<3, 1, 2>>(cuda, p);
     return launch<tile_shape<2, 2, 2>>(cuda, p);

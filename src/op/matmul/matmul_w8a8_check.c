@@ -35,6 +35,10 @@ static const shape shapes[] = {
     {OC_CHECK, 33, 8, 128, 0, FL_MATMUL_F32, OC_NORMAL, 0},
     {OC_CHECK, 66, 1, 128, 0, FL_MATMUL_F32, OC_NORMAL, 7},
     {OC_CHECK, 257, 256, 896, 4, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 1, 256, 256, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 70, 768, 128, 5, FL_MATMUL_SWIGLU, OC_SPIKE, 0}, /* many tiles shorter than the ring on cuda */
+    {OC_SLOW, 700, 1280, 256, 6, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_SLOW, 1030, 256, 4096, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_SLOW, 1030, 200, 256, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* tiles of 192 rows, clusters on cuda */
     {OC_SLOW, 1100, 384, 128, 0, FL_MATMUL_ACT, OC_NORMAL, 7},
     {OC_SLOW, 2100, 256, 640, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
@@ -190,6 +194,30 @@ static void check_rows(oc_run *run, const fixture *f) {
     oc_same(run, &y, &f->y.be);
 }
 
+/* Given codes are those that matmul makes: the same bits where they do not depend on which kernel runs. */
+static void check_given(oc_run *run, const fixture *f, fl_matmul_args args) {
+    const oc_codes x = oc_codes_of(run, &f->x.ref, f->s->rows % 4);
+    oc_mat y = oc_output(run, f->y.be.dtype, f->s->rows, f->width, f->y.be.stride);
+    args.x = NULL;
+    args.x_stride = 0;
+    args.x_codes = x.at;
+    args.scratch = NULL;
+    args.y = y.data;
+    OC_TRUE(run, fl_matmul_scratch_bytes(&args) == 0);
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    oc_guards(run, &y);
+    if (run->be->deterministic) oc_same(run, &y, &f->y.be);
+    else oc_near(run, &y, &f->expected, f->bound);
+    if (f->s->out != FL_MATMUL_SWIGLU || f->width % FL_SCALE_BLOCK != 0) return;
+    const oc_codes made = oc_codes_make(run, f->s->rows, f->width, 1), want = oc_codes_of(run, &f->y.be, 0);
+    args.out = FL_MATMUL_SWIGLU_CODES;
+    args.y = NULL;
+    args.y_stride = 0;
+    args.y_codes = made.at;
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    oc_codes_same(run, &made, &want);
+}
+
 static void check_shape(oc_run *run, const shape *s) {
     static const char *const out_names[] = {"f32", "act", "swiglu"};
     if (!oc_case(run, s->kind, "matmul w8a8 rows=%d n=%d k=%d gap=%d groups=%d out=%s %s", s->rows, s->n,
@@ -209,6 +237,7 @@ static void check_shape(oc_run *run, const shape *s) {
     oc_outs_near(run, &f.y, f.bound);
     oc_near(run, &f.y.ref, &f.expected, oc_row_bound(run, &f.expected, 1e-6, FL_DTYPE_F32));
     check_rows(run, &f);
+    check_given(run, &f, args);
 }
 
 static void check_limits(oc_run *run) {
@@ -221,10 +250,29 @@ static void check_limits(oc_run *run) {
     /* codes of 5 rows, 64-byte aligned; 3 blocks of 8 scales */
     OC_TRUE(run, fl_matmul_scratch_bytes(&args) == 1920 + 3 * 8 * 4);
     args.scratch = oc_memory(run, 1920 + 3 * 8 * 4);
-    fl_matmul_codes codes = fl_matmul_codes_of(&args);
-    OC_TRUE(run, codes.codes == args.scratch && (uint8_t *)codes.scale == codes.codes + 1920);
+    bool made;
+    fl_codes codes = fl_matmul_codes_of(&args, &made);
+    OC_TRUE(run, made && codes.codes == args.scratch && (uint8_t *)codes.scale == codes.codes + 1920);
     OC_TRUE(run, codes.scale_stride == 8);
     oc_cost(run, fl_matmul_cost(&args), 2 * 5 * 8 * 384, 2 * 8 * 384 + 5 * (384 * 2 + 8 * 4));
+    fl_matmul_args given = args;
+    given.x_codes = codes;
+    given.x_stride = 0;
+    OC_OK(run, fl_matmul_validate(&given));
+    OC_TRUE(run, fl_matmul_codes_of(&given, &made).scale == codes.scale && !made);
+    OC_TRUE(run, fl_matmul_scratch_bytes(&given) == 0);
+    oc_cost(run, fl_matmul_cost(&given), 2 * 5 * 8 * 384, 2 * 8 * 384 + 5 * (384 + 12 + 8 * 4));
+    OC_REFUSED_WITH(run, matmul, given, x_codes.scale_stride, 4, "matmul: scale_stride of codes");
+    w[0].n = w[1].n = 512;
+    given.out = FL_MATMUL_SWIGLU_CODES;
+    given.y_codes = codes;
+    given.y_stride = 0;
+    OC_OK(run, fl_matmul_validate(&given));
+    oc_cost(run, fl_matmul_cost(&given), 2 * 5 * 512 * 384, 2 * 512 * 384 + 5 * (384 + 12 + 256 + 8));
+    OC_REFUSED_WITH(run, matmul, given, y_codes.scale_stride, 4, "matmul: scale_stride of codes");
+    w[0].n = w[1].n = 384;
+    OC_REFUSED(run, fl_matmul_validate(&given), "matmul: inputs of codes");
+    w[0].n = w[1].n = 8;
     w[1].scale = NULL;
     OC_REFUSED(run, fl_matmul_validate(&args), "matmul: w[].scale");
     w[0].scale = NULL;

@@ -8,7 +8,9 @@ fl_err fl_moe_permute_validate(const fl_moe_permute_args *a) {
     FL_TRY(fl_need_range(op, "n_experts", a->n_experts, 1, FL_MOE_EXPERTS_MAX));
     FL_TRY(fl_need_range(op, "top_k", a->top_k, 1, INT32_MAX / a->rows));
     FL_TRY(fl_need_range(op, "dim", a->dim, 1, FL_OP_DIM_MAX));
-    return fl_need_stride(op, "x_stride", a->x_stride, a->dim);
+    if (!a->x_codes.codes) return fl_need_stride(op, "x_stride", a->x_stride, a->dim);
+    FL_TRY(fl_codes_validate(op, &a->x_codes, a->rows, a->dim));
+    return fl_codes_validate(op, &a->y_codes, a->rows * a->top_k, a->dim);
 }
 
 fl_err fl_moe_permute_validate_ids(const fl_moe_permute_args *a) {
@@ -18,7 +20,7 @@ fl_err fl_moe_permute_validate_ids(const fl_moe_permute_args *a) {
 }
 
 fl_cost fl_moe_permute_cost(const fl_moe_permute_args *a) {
-    double row_bytes = (double)a->dim * FL_COST_ACT_BYTES;
+    double row_bytes = a->x_codes.codes ? fl_codes_row_bytes(a->dim) : (double)a->dim * FL_COST_ACT_BYTES;
     double slot_bytes = row_bytes + 2 * sizeof(int32_t); /* a gathered row, its id and its place */
     return (fl_cost){.flops = 0,
                      .bytes = a->rows * (row_bytes + a->top_k * slot_bytes) +

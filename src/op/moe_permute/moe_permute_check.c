@@ -114,6 +114,36 @@ static void check_ids(oc_run *run) {
     OC_TRUE(run, memcmp(group_rows, want_rows, sizeof want_rows) == 0);
 }
 
+/* Codes and scales go where rows of act would. */
+static void check_codes(oc_run *run, const shape *s) {
+    if (!oc_case(run, s->kind, "moe_permute codes rows=%d top=%d experts=%d dim=%d", s->rows, s->top_k,
+                 s->experts, s->dim))
+        return;
+    int32_t slots = s->rows * s->top_k;
+    int32_t *ids = oc_memory(run, slots * (int64_t)sizeof *ids);
+    for (int32_t i = 0; i < slots; i++) ids[i] = oc_below(run, s->experts);
+    oc_pair x = oc_act(run, s->rows, s->dim, s->dim, OC_NORMAL);
+    results got = make_results(run, s, FL_DTYPE_F32), rows = make_results(run, s, FL_DTYPE_F32);
+    const oc_codes from = oc_codes_of(run, &x.ref, 1), to = oc_codes_make(run, slots, s->dim, 2);
+    expect(s, ids, &x.ref, &rows);
+    const oc_codes want = oc_codes_of(run, &rows.y, 0);
+    fl_moe_permute_args args = {.ids = ids, .rows = s->rows, .top_k = s->top_k, .n_experts = s->experts};
+    args.dim = s->dim;
+    args.group_rows = got.group_rows;
+    args.place = got.place;
+    args.x_codes = from.at;
+    args.y_codes = to.at;
+    if (!run->be->w8a8 && !run->is_reference) {
+        OC_REFUSED(run, run->be->op->moe_permute(run->be, &args), "moe_permute: backend");
+        return;
+    }
+    OC_OK(run, run->be->op->moe_permute(run->be, &args));
+    OC_TRUE(run, memcmp(got.group_rows - 1, rows.group_rows - 1, (size_t)(s->experts + 3) * 4) == 0);
+    OC_TRUE(run, memcmp(got.place - 1, rows.place - 1, (size_t)(slots + 2) * 4) == 0);
+    oc_codes_same(run, &to, &want);
+    while (oc_timing(run, fl_moe_permute_cost(&args))) OC_OK(run, run->be->op->moe_permute(run->be, &args));
+}
+
 static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "moe_permute limits and cost")) return;
     fl_moe_permute_args good = {.rows = 3, .top_k = 2, .n_experts = 8, .dim = 5, .x_stride = 5};
@@ -132,10 +162,26 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, moe_permute, good, dim, 0, "moe_permute: dim");
     OC_REFUSED_WITH(run, moe_permute, good, x_stride, 4, "moe_permute: x_stride");
     oc_cost(run, fl_moe_permute_cost(&good), 0, 3 * (10 + 2 * (10 + 8)) + 9 * 4);
+    uint8_t code = 0;
+    good.dim = 256;
+    good.x_stride = 0;
+    good.x_codes = (fl_codes){.codes = &code, .scale_stride = 4};
+    good.y_codes = (fl_codes){.codes = &code, .scale_stride = 8};
+    OC_OK(run, fl_moe_permute_validate(&good));
+    OC_REFUSED_WITH(run, moe_permute, good, dim, 192, "moe_permute: inputs of codes");
+    OC_REFUSED_WITH(run, moe_permute, good, x_codes.scale_stride, 2, "moe_permute: scale_stride of codes");
+    OC_REFUSED_WITH(run, moe_permute, good, y_codes.scale_stride, 4, "moe_permute: scale_stride of codes");
+    oc_cost(run, fl_moe_permute_cost(&good), 0, 3 * (264 + 2 * (264 + 8)) + 9 * 4);
 }
 
 void fl_moe_permute_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    static const shape with_codes[] = {{OC_CHECK, 1, 1, 1, 128, ALIKE},
+                                       {OC_CHECK, 67, 4, 16, 256, ALIKE},
+                                       {OC_CHECK, 130, 6, 64, 2048, ALIKE},
+                                       {OC_SLOW, 1031, 8, 16, 384, ALIKE},
+                                       {OC_BENCH, 2048, 4, 16, 512, ALIKE}};
+    for (size_t i = 0; i < sizeof with_codes / sizeof *with_codes; i++) check_codes(run, &with_codes[i]);
     check_ids(run);
     check_limits(run);
 }

@@ -37,6 +37,7 @@ static void gather_rows(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_moe_permute_cpu(fl_backend *be, const fl_moe_permute_args *a) {
     FL_TRY(fl_moe_permute_validate(a));
+    FL_TRY(fl_codes_refuse(be, "moe_permute", &a->x_codes));
     FL_TRY(fl_moe_permute_validate_ids(a));
     sort_pairs(a);
     job j = {a, be->act_dtype};

@@ -17,7 +17,7 @@ enum {
     WARPS = THREADS / 32,
     CHUNK = 2048,
     STEPS = CHUNK / THREADS,
-    UNIT = 8,
+    UNIT_BYTES = 16,
     UNITS_EACH = 1,
     ROWS_EACH = 2,
     COUNTS_FEW = 1 << 14
@@ -220,21 +220,31 @@ static __global__ void __launch_bounds__(THREADS) place_kernel(const params p) {
 /* ---- gathering ---- */
 
 typedef struct gather {
-    const uint16_t *x;
+    const uint8_t *x;
     const int32_t *place;
-    uint16_t *y;
-    int64_t x_stride;
-    int32_t rows, top_k, dim;
+    uint8_t *y;
+    int64_t x_stride; /* bytes */
+    int32_t rows, top_k, row_bytes;
+    const float *x_scale; /* of codes, else NULL */
+    float *y_scale;
+    int64_t x_scale_stride, y_scale_stride;
 } gather;
 
+/* Units of 16 bytes; of codes one unit in eight also takes its group's scale. */
 static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_wide_kernel(const gather g) {
-    int32_t first = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x) * UNIT;
-    if (first >= g.dim) return;
+    int32_t first = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x) * UNIT_BYTES;
+    if (first >= g.row_bytes) return;
+    bool scaled = g.x_scale && first % FL_SCALE_BLOCK == 0;
+    const float *x_scale = g.x_scale + first / FL_SCALE_BLOCK * g.x_scale_stride;
+    float *y_scale = g.y_scale + first / FL_SCALE_BLOCK * g.y_scale_stride;
     uint4 runs[ROWS_EACH];
+    float scales[ROWS_EACH];
 #pragma unroll
     for (int32_t k = 0; k < ROWS_EACH; k++) {
         int64_t row = fl_rows_row_of(k, ROWS_EACH);
-        if (row < g.rows) runs[k] = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
+        if (row >= g.rows) continue;
+        runs[k] = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
+        if (scaled) scales[k] = __ldg(x_scale + row);
     }
 #pragma unroll
     for (int32_t k = 0; k < ROWS_EACH; k++) {
@@ -242,17 +252,22 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_wide_kernel(con
         if (row >= g.rows) return;
         const int32_t *place = g.place + row * g.top_k;
 #pragma unroll 4
-        for (int32_t s = 0; s < g.top_k; s++)
-            *(uint4 *)(g.y + (int64_t)__ldg(place + s) * g.dim + first) = runs[k];
+        for (int32_t s = 0; s < g.top_k; s++) {
+            int32_t to = __ldg(place + s);
+            *(uint4 *)(g.y + (int64_t)to * g.row_bytes + first) = runs[k];
+            if (scaled) y_scale[to] = scales[k];
+        }
     }
 }
 
+/* Units of 2 bytes. */
 static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_narrow_kernel(const gather g) {
     int64_t row = fl_rows_row();
-    int32_t j = fl_rows_unit(0, UNITS_EACH);
-    if (row >= g.rows || j >= g.dim) return;
-    uint16_t x = g.x[row * g.x_stride + j];
-    for (int32_t s = 0; s < g.top_k; s++) g.y[(int64_t)g.place[row * g.top_k + s] * g.dim + j] = x;
+    int32_t first = fl_rows_unit(0, UNITS_EACH) * (int32_t)sizeof(uint16_t);
+    if (row >= g.rows || first >= g.row_bytes) return;
+    uint16_t x = *(const uint16_t *)(g.x + row * g.x_stride + first);
+    for (int32_t s = 0; s < g.top_k; s++)
+        *(uint16_t *)(g.y + (int64_t)g.place[row * g.top_k + s] * g.row_bytes + first) = x;
 }
 
 /* ---- launching ---- */
@@ -289,22 +304,34 @@ static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a) {
     return FL_CUDA_LAUNCHED("moe_permute, sorting");
 }
 
-extern "C" fl_err fl_moe_permute_cuda(fl_backend *be, const fl_moe_permute_args *a) {
-    FL_TRY(fl_moe_permute_validate(a));
-    fl_cuda *cuda = fl_cuda_of(be);
-    FL_TRY(sort_pairs(cuda, a));
+static gather gather_of(const fl_moe_permute_args *a) {
+    int64_t element = a->x_codes.codes ? 1 : (int64_t)sizeof(uint16_t);
     gather g = {};
-    g.x = (const uint16_t *)a->x;
+    g.x = a->x_codes.codes ? a->x_codes.codes : (const uint8_t *)a->x;
     g.place = a->place;
-    g.y = (uint16_t *)a->y;
-    g.x_stride = a->x_stride;
+    g.y = a->x_codes.codes ? a->y_codes.codes : (uint8_t *)a->y;
+    g.x_stride = (a->x_codes.codes ? a->dim : a->x_stride) * element;
     g.rows = a->rows;
     g.top_k = a->top_k;
-    g.dim = a->dim;
-    int64_t element = (int64_t)sizeof(uint16_t);
-    bool wide =
-        fl_rows_aligned(a->x, a->x_stride * element, 16) && fl_rows_aligned(a->y, a->dim * element, 16);
-    fl_rows_launch launch = wide ? fl_rows_tall_launch_of(a->rows, a->dim / UNIT, ROWS_EACH)
+    g.row_bytes = (int32_t)(a->dim * element);
+    if (!a->x_codes.codes) return g;
+    g.x_scale = a->x_codes.scale;
+    g.y_scale = a->y_codes.scale;
+    g.x_scale_stride = a->x_codes.scale_stride;
+    g.y_scale_stride = a->y_codes.scale_stride;
+    return g;
+}
+
+extern "C" fl_err fl_moe_permute_cuda(fl_backend *be, const fl_moe_permute_args *a) {
+    FL_TRY(fl_moe_permute_validate(a));
+    if (!be->w8a8) FL_TRY(fl_codes_refuse(be, "moe_permute", &a->x_codes));
+    fl_cuda *cuda = fl_cuda_of(be);
+    const gather g = gather_of(a);
+    bool wide = fl_rows_aligned(g.x, g.x_stride, UNIT_BYTES) && fl_rows_aligned(g.y, g.row_bytes, UNIT_BYTES);
+    if (g.x_scale && !wide)
+        return FL_FAIL(FL_ERR_INVALID, "moe_permute: codes must be %d-byte aligned", UNIT_BYTES);
+    FL_TRY(sort_pairs(cuda, a));
+    fl_rows_launch launch = wide ? fl_rows_tall_launch_of(a->rows, g.row_bytes / UNIT_BYTES, ROWS_EACH)
                                  : fl_rows_launch_of(a->rows, a->dim, UNITS_EACH);
     if (wide) gather_wide_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
     else gather_narrow_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);

@@ -4,6 +4,19 @@
 
 #include "op/ref.h"
 
+static void gather(const fl_moe_permute_args *a, int32_t pair) {
+    int64_t from = pair / a->top_k, to = a->place[pair];
+    if (!a->x_codes.codes) {
+        const float *x = (const float *)a->x + from * a->x_stride;
+        memcpy((float *)a->y + to * a->dim, x, (size_t)a->dim * sizeof *x);
+        return;
+    }
+    memcpy(a->y_codes.codes + to * a->dim, a->x_codes.codes + from * a->dim, (size_t)a->dim);
+    for (int32_t b = 0; b < a->dim / FL_SCALE_BLOCK; b++)
+        a->y_codes.scale[b * a->y_codes.scale_stride + to] =
+            a->x_codes.scale[b * a->x_codes.scale_stride + from];
+}
+
 fl_err fl_moe_permute_ref(fl_backend *be, const fl_moe_permute_args *a) {
     (void)be;
     FL_TRY(fl_moe_permute_validate(a));
@@ -15,9 +28,6 @@ fl_err fl_moe_permute_ref(fl_backend *be, const fl_moe_permute_args *a) {
             if (a->ids[i] == e) a->place[i] = next++;
     }
     a->group_rows[a->n_experts] = next;
-    for (int32_t i = 0; i < a->rows * a->top_k; i++) {
-        const float *x = (const float *)a->x + i / a->top_k * a->x_stride;
-        memcpy((float *)a->y + (int64_t)a->place[i] * a->dim, x, (size_t)a->dim * sizeof *x);
-    }
+    for (int32_t i = 0; i < a->rows * a->top_k; i++) gather(a, i);
     return FL_ERR_OK;
 }

@@ -42,6 +42,7 @@ static void norm_rows(void *context, int32_t task, int32_t worker) {
 
 fl_err fl_rmsnorm_avx512(fl_backend *be, const fl_rmsnorm_args *a) {
     FL_TRY(fl_rmsnorm_validate(a));
+    FL_TRY(fl_codes_refuse(be, "rmsnorm", &a->y_codes));
     fl_rmsnorm_args copy = *a;
     fl_pool_run(be->pool, fl_span_tasks(a->rows, ROWS_PER_TASK), norm_rows, &copy);
     return FL_ERR_OK;

@@ -113,6 +113,37 @@ static void check_shape(oc_run *run, const shape *s) {
     while (oc_timing(run, fl_rmsnorm_cost(&args))) OC_OK(run, run->be->op->rmsnorm(run->be, &args));
 }
 
+/* Codes are those of the act output, beside it or alone; the row's address and the rows beside it change nothing. */
+static void check_codes(oc_run *run, int32_t rows, int32_t dim, int32_t gap, oc_fill fill) {
+    if (!oc_case(run, dim > 4096 ? OC_SLOW : OC_CHECK, "rmsnorm codes rows=%d dim=%d gap=%d %s", rows, dim,
+                 gap, oc_fill_name(fill)))
+        return;
+    oc_mat x = oc_input(run, FL_DTYPE_F32, rows, dim, dim + gap),
+           gamma = oc_input(run, FL_DTYPE_F32, 1, dim, dim);
+    oc_mat y = oc_output(run, run->be->act_dtype, rows, dim, dim + gap);
+    oc_codes both = oc_codes_make(run, rows, dim, 0), alone = oc_codes_make(run, rows, dim, 3);
+    oc_fill_mat(run, &x, fill);
+    oc_fill_mat(run, &gamma, OC_NORMAL);
+    fl_rmsnorm_args args = {.x = x.data, .x_stride = x.stride, .gamma = gamma.data, .eps = 1e-6f, .dim = dim};
+    args.rows = rows;
+    args.y = y.data;
+    args.y_stride = y.stride;
+    args.y_codes = both.at;
+    if (!run->be->w8a8 && !run->is_reference) {
+        OC_REFUSED(run, run->be->op->rmsnorm(run->be, &args), "rmsnorm: backend");
+        oc_untouched(run, &y);
+        return;
+    }
+    OC_OK(run, run->be->op->rmsnorm(run->be, &args));
+    const oc_codes want = oc_codes_of(run, &y, 0);
+    oc_guards(run, &y);
+    oc_codes_same(run, &both, &want);
+    args.y = NULL;
+    args.y_codes = alone.at;
+    OC_OK(run, run->one->op->rmsnorm(run->one, &args));
+    oc_codes_same(run, &alone, &want);
+}
+
 /* (3, 4, 0, 0) has a mean square of 6.25, (1, 1, 1, 1) + 1 of 4. */
 static void check_literal(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "rmsnorm by hand")) return;
@@ -156,10 +187,26 @@ static void check_limits(oc_run *run) {
     oc_cost(run, fl_rmsnorm_cost(&good), 18 * 5, 18 * 14 + 24);
     good.delta = NULL;
     oc_cost(run, fl_rmsnorm_cost(&good), 18 * 4, 18 * 6 + 24);
+    uint8_t code = 0;
+    good = (fl_rmsnorm_args){.x_stride = 256, .y_stride = 256, .rows = 5, .dim = 256};
+    good.y = &some;
+    good.y_codes = (fl_codes){.codes = &code, .scale = &some, .scale_stride = 8};
+    oc_cost(run, fl_rmsnorm_cost(&good), 5 * 256 * 3, 5 * (256 * 6 + 256 + 8));
+    OC_REFUSED_WITH(run, rmsnorm, good, y_codes.scale_stride, 4, "rmsnorm: scale_stride of codes");
+    OC_REFUSED_WITH(run, rmsnorm, good, y_codes.scale_stride, 9, "rmsnorm: scale_stride of codes");
+    OC_REFUSED_WITH(run, rmsnorm, good, dim, 192, "rmsnorm: inputs of codes");
+    OC_REFUSED_WITH(run, rmsnorm, good, y_stride, 0, "rmsnorm: y_stride");
+    good.y = NULL;
+    OC_ACCEPTED_WITH(run, rmsnorm, good, y_stride, 0);
+    oc_cost(run, fl_rmsnorm_cost(&good), 5 * 256 * 3, 5 * (256 * 4 + 256 + 8));
 }
 
 void fl_rmsnorm_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
     check_literal(run);
+    static const int32_t dims[] = {128, 256, 512, 640, 1536, 2048, 7168, 8448};
+    for (int32_t i = 0; i < 8; i++)
+        for (int32_t gap = 0; gap < 2; gap++)
+            check_codes(run, 1 + i * 3, dims[i], gap * 5, (oc_fill)(i % OC_N_FILLS));
     check_limits(run);
 }

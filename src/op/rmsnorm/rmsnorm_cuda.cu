@@ -2,8 +2,10 @@
  * under way), else a block of 256 threads; bound by memory traffic. A thread takes quads of elements, keeps the first
  * QUADS of them in registers between the sum and the scaling, and reads the rest of a longer row again. QUADS is no
  * larger than dim asks for, which leaves registers for more rows at once. Which thread adds what in which order depends
- * on dim alone: not on rows, not on whether the row's addresses allow 16-byte accesses. */
+ * on dim alone: not on rows, not on whether the row's addresses allow 16-byte accesses. The 128 elements that a warp has
+ * at once are one group of codes. */
 #include "backend/cuda/cuda_backend.h"
+#include "op/cuda/codes.cuh"
 #include "op/cuda/rows.cuh"
 
 enum { WARPS = 4, WARP_DIM_MAX = 512, BLOCK_THREADS = 256, QUADS_MAX = 7 };
@@ -11,7 +13,8 @@ enum { WARPS = 4, WARP_DIM_MAX = 512, BLOCK_THREADS = 256, QUADS_MAX = 7 };
 typedef struct params {
     float *x;
     const float *delta, *gamma;
-    fl_bf16 *y;
+    fl_bf16 *y; /* or NULL */
+    fl_codes y_codes;
     int64_t x_stride, y_stride;
     int32_t rows, dim;
     float eps;
@@ -63,6 +66,20 @@ FL_DEVICE float add_squares(float sum, float4 v) {
     return __fmaf_rn(v.w, v.w, sum);
 }
 
+/* The codes of a warp's elements from `first` on in its first lane. By whole warps. */
+FL_DEVICE void put4_codes(const params &p, int64_t row, int32_t first, float4 v) {
+    uint32_t words[2] = {fl_pack_bf16(v.x, v.y), fl_pack_bf16(v.z, v.w)};
+    float most = FL_CODES_LEAST;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        most = fmaxf(most, fmaxf(fabsf(fl_low_of_bf16x2(words[i])), fabsf(fl_high_of_bf16x2(words[i]))));
+    most = fl_warp_max(most);
+    *(uint32_t *)(p.y_codes.codes + row * p.dim + first) =
+        fl_codes_of_bf16x4(words[0], words[1], fl_codes_inverse(most));
+    if (threadIdx.x % 32 == 0)
+        p.y_codes.scale[first / FL_SCALE_BLOCK * p.y_codes.scale_stride + row] = fl_codes_scale(most);
+}
+
 template <bool WIDE> FL_DEVICE void put4(const params &p, int64_t row, int32_t first, float4 v, float scale) {
     int32_t n = p.dim - first;
     v = make_float4(__fmul_rn(v.x, scale), __fmul_rn(v.y, scale), __fmul_rn(v.z, scale),
@@ -71,7 +88,8 @@ template <bool WIDE> FL_DEVICE void put4(const params &p, int64_t row, int32_t f
         float4 g = load4_constant<WIDE>(p.gamma + first, n);
         v = make_float4(__fmul_rn(v.x, g.x), __fmul_rn(v.y, g.y), __fmul_rn(v.z, g.z), __fmul_rn(v.w, g.w));
     }
-    store4_bf16<WIDE>(p.y + row * p.y_stride + first, v, n);
+    if (p.y) store4_bf16<WIDE>(p.y + row * p.y_stride + first, v, n);
+    if (p.y_codes.codes) put4_codes(p, row, first, v);
 }
 
 /* The sum over a row's threads: the warp's tree, then warps in index order. */
@@ -169,11 +187,13 @@ template <bool WIDE> static void launch(const params &p, cudaStream_t stream) {
 
 extern "C" fl_err fl_rmsnorm_cuda(fl_backend *be, const fl_rmsnorm_args *a) {
     FL_TRY(fl_rmsnorm_validate(a));
+    if (!be->w8a8) FL_TRY(fl_codes_refuse(be, "rmsnorm", &a->y_codes));
     params p = {};
     p.x = a->x;
     p.delta = a->delta;
     p.gamma = a->gamma;
     p.y = (fl_bf16 *)a->y;
+    p.y_codes = a->y_codes;
     p.x_stride = a->x_stride;
     p.y_stride = a->y_stride;
     p.rows = a->rows;
