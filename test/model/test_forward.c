@@ -1,0 +1,93 @@
+/* The forward pass: handing activations on as codes changes no bit of the result, on the reference and on a GPU where
+ * there is one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/timeline.h"
+
+enum { DOCUMENT = 70, TAIL = 3, ROWS = DOCUMENT + TAIL };
+
+static timeline *open_timeline(const char *backend) {
+    const timeline_options options = {.model_dir = "build/models/spark-66m",
+                                      .backend = backend,
+                                      .ctx_tokens = 128,
+                                      .kv_format = backend[0] == 'r' ? FL_KV_F32 : FL_KV_BF16,
+                                      .scratch_bytes = 64 << 20};
+    timeline *t = NULL;
+    if (timeline_open(&options, &t) != FL_ERR_OK) fail_msg("%s: %s", backend, fl_err_detail());
+    return t;
+}
+
+/* Logits of all rows. */
+static float *run(timeline *t) {
+    int32_t vocab = t->weights->config.vocab_size, ids[ROWS];
+    float *logits = malloc((size_t)ROWS * (size_t)vocab * sizeof *logits);
+    assert_non_null(logits);
+    for (int32_t i = 0; i < ROWS; i++) ids[i] = 100 + i * 37 % 4000;
+    const timeline_step step = {
+        .ids = ids, .rows = ROWS, .tail_rows = TAIL, .n_logits = ROWS, .logits = logits};
+    if (timeline_run(t, &step) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
+    return logits;
+}
+
+/* As if nobody took codes: every product quantises for itself. */
+static void forget_codes(timeline *t) {
+    const fl_forms act = {.act = true};
+    fl_weights *w = t->weights;
+    for (int32_t i = 0; i < w->config.layers; i++) {
+        fl_layer *layer = &w->layers[i];
+        layer->attn_in = layer->q_in = layer->ffn_in = layer->expert_in = layer->expert_inner = act;
+        layer->dense.inner = layer->shared.inner = act;
+    }
+}
+
+static void codes_are_handed_on_where_weights_have_scales(void **state) {
+    (void)state;
+    timeline *plain = open_timeline("reference"), *fp8 = open_timeline("reference-w8a8");
+    for (int32_t i = 0; i < plain->weights->config.layers; i++) {
+        const fl_layer *a = &plain->weights->layers[i], *b = &fp8->weights->layers[i];
+        assert_true(a->attn_in.act && !a->attn_in.codes && a->ffn_in.act && !a->ffn_in.codes);
+        assert_true(!b->attn_in.act && b->attn_in.codes && b->ffn_in.codes);
+        assert_int_equal(b->ffn_in.act, b->moe); /* the router's */
+        assert_true(b->moe ? b->expert_in.codes && b->expert_inner.codes : b->dense.inner.codes);
+    }
+    timeline_close(plain);
+    timeline_close(fp8);
+}
+
+typedef void change_fn(timeline *t);
+
+static void changes_no_bit(const char *backend, change_fn *change) {
+    if (!fl_backend_available(backend)) return;
+    timeline *t = open_timeline(backend);
+    size_t bytes = (size_t)ROWS * (size_t)t->weights->config.vocab_size * sizeof(float);
+    float *one = run(t);
+    timeline_close(t);
+    t = open_timeline(backend);
+    change(t);
+    float *two = run(t);
+    timeline_close(t);
+    assert_memory_equal(one, two, bytes);
+    free(one);
+    free(two);
+}
+
+static void codes_change_no_bit(void **state) {
+    (void)state;
+    changes_no_bit("reference-w8a8", forget_codes);
+    changes_no_bit("cuda-w8a8-deterministic", forget_codes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codes_are_handed_on_where_weights_have_scales),
+        cmocka_unit_test(codes_change_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
