@@ -3,7 +3,7 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 
-const ORDER = ['capacity', 'mixed', 'equal', 'overload', 'streams', 'stalled', 'disconnects'];
+const ORDER = ['capacity', 'mixed', 'capacity-tokens', 'mixed-tokens', 'equal', 'overload', 'streams', 'stalled', 'disconnects'];
 
 function machine() {
   const name = /^model name[^:]*:\s*(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1] ?? os.arch();

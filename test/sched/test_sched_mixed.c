@@ -37,6 +37,7 @@ static void short_prompts_gain_much_and_long_ones_lose_little(void **state) {
                            .long_tokens = 32768,
                            .seed = 1};
     sim_result fcfs, bins;
+    print_message("half of the tokens in long prompts\n");
     run_both(&load, &fcfs, &bins);
     assert_true(bins.n_short == fcfs.n_short && bins.n_long == fcfs.n_long && bins.n_long > 200);
     assert_true(bins.short_p95_s * 5 <= fcfs.short_p95_s);
@@ -54,6 +55,7 @@ static void long_prompts_pay_for_the_time_of_short_ones(void **state) {
     const sim_load load = {
         .seconds = 3 * 3600, .utilisation = 0.7, .long_share = 0.5, .long_tokens = 32768, .seed = 1};
     sim_result fcfs, bins;
+    print_message("half of the seconds in long prompts\n");
     run_both(&load, &fcfs, &bins);
     assert_true(bins.short_p95_s * 5 <= fcfs.short_p95_s);
     assert_true(bins.long_p95_s <= 1.54 * fcfs.long_p95_s);
