@@ -68,7 +68,7 @@ async function crowd(port, n, draw) {
 
 async function look(server) {
   await server.idle();
-  await sleep(1);
+  await sleep(2); // who left in the middle of a request is given one
   const m = await server.metrics();
   return { kv_usage: m.kv_cache_usage_perc, running: m.num_requests_running, in_flight: m.http_requests_in_flight,
     body_bytes: m.http_body_bytes, rss: server.rss(), fds: server.fds() };

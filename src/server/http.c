@@ -103,6 +103,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     *own = NULL;
     if (!e) return;
     fl_http_watch_forget(e);
+    fl_http_slot_set_reading(e, true);
     fl_http_slot_set_deadline(e, http->options.idle_s);
     pthread_mutex_lock(&e->lock);
     bool complete = code == MHD_REQUEST_TERMINATED_COMPLETED_OK && !e->cut;

@@ -148,6 +148,7 @@ enum MHD_Result fl_http_on_access(void *context, struct MHD_Connection *connecti
     }
     if (!e->bodied) {
         e->bodied = true;
+        fl_http_slot_set_reading(e, false);
         fl_http_slot_set_deadline(e, 0);
         if (!e->answered) e->http->options.handlers.body(e->http->options.handlers.context, e);
     }

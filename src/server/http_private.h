@@ -13,6 +13,8 @@
 typedef struct fl_http_slot {
     uint32_t generation; /* counts the connections that had this descriptor */
     bool open;
+    bool reading;               /* a request is being read, or waited for */
+    bool left;                  /* the client was seen to leave */
     fl_http_exchange *exchange; /* while one is watched */
     double deadline_s;          /* the connection is cut off then; 0 = never */
 } fl_http_slot;
@@ -101,6 +103,9 @@ void fl_http_watch_close(fl_http *http);
 void fl_http_slot_open(fl_http *http, int fd);
 void fl_http_slot_close(fl_http *http, int fd);
 uint32_t fl_http_slot_generation(fl_http *http, int fd);
+
+/* Whether the exchange's connection has (more of) a request to come. */
+void fl_http_slot_set_reading(fl_http_exchange *exchange, bool reading);
 
 /* The exchange's connection is cut off `seconds` from now; 0 = never. */
 void fl_http_slot_set_deadline(fl_http_exchange *exchange, double seconds);

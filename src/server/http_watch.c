@@ -16,6 +16,8 @@
 
 enum { SOON_NS = 1000000, TICK_MS = 250, EVENTS = 64, FDS_MAX = 1 << 20, FDS_OWN = 256 };
 
+static const double LEFT_S = 1;
+
 /* What an event that is not a connection's says. */
 static const uint64_t STOP = UINT64_MAX, SEND = UINT64_MAX - 1;
 
@@ -26,12 +28,20 @@ static fl_http_slot *slot_of(const fl_http_exchange *e) {
     return slot->open && slot->generation == e->generation ? slot : NULL;
 }
 
+/* Needs slots_lock. */
+static void arm(const fl_http *http, int fd, int how, uint32_t events) {
+    struct epoll_event event = {.events = events | EPOLLONESHOT,
+                                .data.u64 = (uint64_t)http->slots[fd].generation << 32 | (uint32_t)fd};
+    (void)epoll_ctl(http->epoll_fd, how, fd, &event);
+}
+
 void fl_http_slot_open(fl_http *http, int fd) {
     if (fd < 0 || fd >= http->n_slots) return;
     pthread_mutex_lock(&http->slots_lock);
     fl_http_slot *slot = &http->slots[fd];
-    *slot = (fl_http_slot){.generation = slot->generation + 1, .open = true};
+    *slot = (fl_http_slot){.generation = slot->generation + 1, .open = true, .reading = true};
     slot->deadline_s = fl_now_s() + http->options.head_s;
+    arm(http, fd, EPOLL_CTL_ADD, EPOLLRDHUP);
     pthread_mutex_unlock(&http->slots_lock);
 }
 
@@ -54,15 +64,16 @@ uint32_t fl_http_slot_generation(fl_http *http, int fd) {
 void fl_http_slot_set_deadline(fl_http_exchange *e, double seconds) {
     pthread_mutex_lock(&e->http->slots_lock);
     fl_http_slot *slot = slot_of(e);
+    if (slot && slot->left && slot->reading && seconds > LEFT_S) seconds = LEFT_S;
     if (slot) slot->deadline_s = seconds > 0 ? fl_now_s() + seconds : 0;
     pthread_mutex_unlock(&e->http->slots_lock);
 }
 
-/* Needs slots_lock. */
-static void arm(fl_http_exchange *e, int how, uint32_t events) {
-    struct epoll_event event = {.events = events | EPOLLONESHOT,
-                                .data.u64 = (uint64_t)e->generation << 32 | (uint32_t)e->fd};
-    (void)epoll_ctl(e->http->epoll_fd, how, e->fd, &event);
+void fl_http_slot_set_reading(fl_http_exchange *e, bool reading) {
+    pthread_mutex_lock(&e->http->slots_lock);
+    fl_http_slot *slot = slot_of(e);
+    if (slot) slot->reading = reading;
+    pthread_mutex_unlock(&e->http->slots_lock);
 }
 
 void fl_http_watch_add(fl_http_exchange *e) {
@@ -70,7 +81,7 @@ void fl_http_watch_add(fl_http_exchange *e) {
     fl_http_slot *slot = slot_of(e);
     if (slot && !slot->exchange) {
         slot->exchange = e;
-        arm(e, EPOLL_CTL_ADD, EPOLLRDHUP);
+        if (slot->left) arm(e->http, e->fd, EPOLL_CTL_MOD, EPOLLRDHUP); /* told again, now of the exchange */
     }
     pthread_mutex_unlock(&e->http->slots_lock);
 }
@@ -78,17 +89,14 @@ void fl_http_watch_add(fl_http_exchange *e) {
 void fl_http_watch_room(fl_http_exchange *e) {
     pthread_mutex_lock(&e->http->slots_lock);
     const fl_http_slot *slot = slot_of(e);
-    if (slot && slot->exchange == e) arm(e, EPOLL_CTL_MOD, EPOLLRDHUP | EPOLLOUT);
+    if (slot && slot->exchange == e) arm(e->http, e->fd, EPOLL_CTL_MOD, EPOLLRDHUP | EPOLLOUT);
     pthread_mutex_unlock(&e->http->slots_lock);
 }
 
 void fl_http_watch_forget(fl_http_exchange *e) {
     pthread_mutex_lock(&e->http->slots_lock);
     fl_http_slot *slot = slot_of(e);
-    if (slot && slot->exchange == e) {
-        slot->exchange = NULL;
-        (void)epoll_ctl(e->http->epoll_fd, EPOLL_CTL_DEL, e->fd, NULL);
-    }
+    if (slot && slot->exchange == e) slot->exchange = NULL;
     pthread_mutex_unlock(&e->http->slots_lock);
 }
 
@@ -105,16 +113,29 @@ void fl_http_reset(fl_http_exchange *e) {
     pthread_mutex_unlock(&e->http->slots_lock);
 }
 
-/* The client has left, or its socket has room again. */
-static void on_socket(fl_http *http, uint64_t who, uint32_t events) {
+/* The slot of an event, with a reference to its exchange, if it has one: the client has left, or its socket has room.
+ * The library, which reads what there is and then waits for more, misses an end that came together with the last bytes:
+ * a client that leaves in the middle of a request is given a second, in which the library may find the request whole. */
+static fl_http_exchange *take_event(fl_http *http, uint64_t who, uint32_t events) {
     fl_http_exchange *e = NULL;
     uint32_t fd = (uint32_t)who, generation = (uint32_t)(who >> 32);
     pthread_mutex_lock(&http->slots_lock);
-    if (fd < (uint32_t)http->n_slots && http->slots[fd].open && http->slots[fd].generation == generation)
-        e = http->slots[fd].exchange;
-    if (e) fl_http_hold(e);
-    if (e && events == EPOLLOUT) arm(e, EPOLL_CTL_MOD, EPOLLRDHUP);
+    fl_http_slot *slot = fd < (uint32_t)http->n_slots ? &http->slots[fd] : NULL;
+    if (slot && slot->open && slot->generation == generation) {
+        double soon_s = fl_now_s() + LEFT_S;
+        e = slot->exchange;
+        if (e) fl_http_hold(e);
+        if (events == EPOLLOUT) arm(http, (int)fd, EPOLL_CTL_MOD, EPOLLRDHUP);
+        else slot->left = true;
+        if (slot->left && slot->reading && !(slot->deadline_s > 0 && slot->deadline_s < soon_s))
+            slot->deadline_s = soon_s;
+    }
     pthread_mutex_unlock(&http->slots_lock);
+    return e;
+}
+
+static void on_socket(fl_http *http, uint64_t who, uint32_t events) {
+    fl_http_exchange *e = take_event(http, who, events);
     if (!e) return;
     if (events == EPOLLOUT) {
         pthread_mutex_lock(&e->lock);

@@ -230,6 +230,38 @@ static void old_clients_are_served_without_chunks(void **state) {
     fl_serve_close(server);
 }
 
+/* Leaving in the middle of a head or a body is seen as well, long before the deadlines for sending those. */
+static void clients_that_leave_half_way_are_seen(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, NULL};
+    static const char text[] =
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 500\r\n\r\n{\"messages\":";
+    enum { N = 200 };
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    for (size_t i = 0; i < N; i++) {
+        int fd = http_connect(port);
+        http_send(fd, text, 1 + i * (sizeof text - 2) / (N - 1));
+        close(fd);
+    }
+    double seconds =
+        wait_metric(port, FLIGHT, 1, false) + wait_metric(port, "firstlight:http_connections", 2, false);
+    if (seconds > 5) fail_msg("seen after %g s", seconds);
+    assert_true(http_metric(port, "firstlight:http_body_bytes") == 0);
+    /* Who has asked in full may stop sending: the answer comes. */
+    int fd = http_connect(port);
+    http_send(fd, "GET /version HTTP/1.0\r\n\r\n", 25);
+    shutdown(fd, SHUT_WR);
+    reply r = http_read(fd, 5);
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    close(fd);
+    fl_serve_close(server);
+}
+
 /* Connections that never say what they want end at their deadline, and cost the others nothing. */
 static void half_open_connections_end_in_time(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, NULL};
@@ -372,6 +404,7 @@ int main(void) {
         cmocka_unit_test(a_reader_that_stalls_is_cut_off_alone),
         cmocka_unit_test(a_slow_reader_gets_all_in_order),
         cmocka_unit_test(old_clients_are_served_without_chunks),
+        cmocka_unit_test(clients_that_leave_half_way_are_seen),
         cmocka_unit_test(half_open_connections_end_in_time),
         cmocka_unit_test(a_dripping_head_ends_in_time),
         cmocka_unit_test(a_dead_worker_ends_streams_with_words),
