@@ -19,4 +19,5 @@ const fl_op_table fl_op_table_avx2 = {
     .moe_route = fl_moe_route_avx2,
     .moe_permute = fl_moe_permute_cpu,
     .moe_combine = fl_moe_combine_avx2,
+    .sample = fl_sample_ref,
 };

@@ -20,4 +20,5 @@ const fl_op_table fl_op_table_avx512 = {
     .moe_route = fl_moe_route_avx512,
     .moe_permute = fl_moe_permute_cpu,
     .moe_combine = fl_moe_combine_avx512,
+    .sample = fl_sample_ref,
 };

@@ -125,7 +125,7 @@ fl_bench_memory fl_bench_memory_now(const fl_bench *b) {
     const fl_engine *e = b->engine;
     fl_engine_info info;
     fl_engine_get_info(e, &info);
-    int64_t fixed = info.weights_bytes + info.kv_bytes + e->logits_bytes;
+    int64_t fixed = info.weights_bytes + info.kv_bytes + e->logits_bytes + e->draw_bytes;
     return (fl_bench_memory){.plan_bytes = fixed + info.scratch_bytes,
                              .used_bytes = e->be->device ? fixed + info.scratch_peak_bytes
                                                          : fl_memory_now().anonymous_bytes - b->base_bytes};

@@ -151,7 +151,7 @@ fl_err fl_kernel_product_cases(fl_kernel_bench *b) {
 
 /* ---- rows, once -------------------------------------------------------------------------------------------------- */
 
-enum { V3_DIM = 7168, LATENT_DIM = 512, ROPE_DIM = 64 };
+enum { V3_DIM = 7168, LATENT_DIM = 512, ROPE_DIM = 64, V3_VOCAB = 129280 };
 
 typedef struct cache_case {
     const char *write_name, *read_name;
@@ -260,6 +260,50 @@ static fl_err time_moe_route(fl_kernel_bench *b) {
     return fl_kernel_time(b, &timed, "%d rows of %d, %d of %d experts", rows, V3_DIM, a.top_k, a.n_experts);
 }
 
+typedef struct draw_case {
+    const char *name, *what;
+    int32_t rows;
+    float scale, top_p;
+    int32_t top_k, n_top;
+} draw_case;
+
+/* At temperature 1 but for the greedy ones. */
+static const draw_case draw_cases[] = {
+    {"sample-greedy-1", "greedy", 1, 0, 1, 0, 0},
+    {"sample-greedy-64", "greedy", 64, 0, 1, 0, 0},
+    {"sample-top_p-1", "top_p 0.95", 1, 1.44269504f, 0.95f, 0, 0},
+    {"sample-top_p-64", "top_p 0.95", 64, 1.44269504f, 0.95f, 0, 0},
+    {"sample-top_k-64", "top_k 50, top_p 0.9, 20 alternatives", 64, 1.44269504f, 0.9f, 50, 20},
+};
+
+static fl_err run_sample(fl_backend *be, const void *args) {
+    return be->op->sample(be, args);
+}
+
+/* Logits far enough apart that few tokens hold most of the weight. */
+static fl_err time_draw(fl_kernel_bench *b, const draw_case *c) {
+    const double deviation = 4;
+    fl_sample_row rows[64];
+    void *logits, *out;
+    fl_sample_args a = {.logits_stride = V3_VOCAB, .n_rows = c->rows, .n_known = V3_VOCAB, .rows = rows};
+    for (int32_t i = 0; i < c->rows; i++)
+        rows[i] = (fl_sample_row){.uniform = fl_kernel_uniform(b),
+                                  .scale = c->scale,
+                                  .top_p = c->top_p,
+                                  .min_log2 = -INFINITY,
+                                  .top_k = c->top_k,
+                                  .repetition = 1,
+                                  .allowed_at = -1,
+                                  .n_top = c->n_top};
+    FL_TRY(fl_kernel_take_random(b, (int64_t)c->rows * V3_VOCAB, FL_DTYPE_F32, deviation, &logits));
+    FL_TRY(fl_kernel_take(b, c->rows * (int64_t)sizeof(fl_sample), &out));
+    FL_TRY(fl_kernel_take(b, fl_sample_scratch_bytes(V3_VOCAB), &a.scratch));
+    a.logits = logits;
+    a.out = out;
+    const fl_kernel_case timed = {c->name, "sample", run_sample, &a, fl_sample_cost(&a), false};
+    return fl_kernel_time(b, &timed, "%d rows of %d, %s", c->rows, V3_VOCAB, c->what);
+}
+
 fl_err fl_kernel_row_cases(fl_kernel_bench *b) {
     for (size_t i = 0; i < sizeof cache_cases / sizeof *cache_cases; i++) {
         const cache_case *c = &cache_cases[i];
@@ -272,5 +316,9 @@ fl_err fl_kernel_row_cases(fl_kernel_bench *b) {
         if (fl_kernel_begin(b, norms[codes]))
             FL_TRY(fl_kernel_end(b, norms[codes], time_rmsnorm(b, norms[codes], codes)));
     if (fl_kernel_begin(b, "moe_route-v3")) FL_TRY(fl_kernel_end(b, "moe_route-v3", time_moe_route(b)));
+    for (size_t i = 0; i < sizeof draw_cases / sizeof *draw_cases; i++) {
+        const draw_case *c = &draw_cases[i];
+        if (fl_kernel_begin(b, c->name)) FL_TRY(fl_kernel_end(b, c->name, time_draw(b, c)));
+    }
     return FL_ERR_OK;
 }

@@ -92,6 +92,7 @@ static void print_memory(const inspecting *in) {
     print_bytes("KV", p->kv_bytes, p->total_bytes, kv);
     print_bytes("step", p->scratch_bytes, p->total_bytes, step);
     print_bytes("logits", p->logits_bytes, p->total_bytes, "");
+    print_bytes("drawing", p->draw_bytes, p->total_bytes, "penalties, biases and masks of answers");
     print_bytes("at most", p->total_bytes, p->total_bytes, "beside the program itself");
 }
 
@@ -138,6 +139,7 @@ static json_t *make_json(const inspecting *in) {
     json_object_set_new(out, "kv_bytes", json_integer(in->plan.kv_bytes));
     json_object_set_new(out, "scratch_bytes", json_integer(in->plan.scratch_bytes));
     json_object_set_new(out, "logits_bytes", json_integer(in->plan.logits_bytes));
+    json_object_set_new(out, "draw_bytes", json_integer(in->plan.draw_bytes));
     json_object_set_new(out, "peak_bytes", json_integer(in->plan.total_bytes));
     return out;
 }

@@ -175,7 +175,12 @@ static fl_err reserve(fl_engine *e) {
     fl_arena_init(&e->arena, e->scratch, e->scratch_bytes);
     FL_TRY(fl_kv_pool_open(&e->kv_shape, e->kv_pages, e->kv_memory, &e->pool));
     FL_TRY(open_prefix(e));
-    FL_TRY(fl_sampler_open(c->vocab_size, &e->sampler));
+    const fl_sampler_sizes drawn = {.rows = FL_DRAWN_ROWS_MAX,
+                                    .n_vocab = c->vocab_size,
+                                    .n_known = e->n_known,
+                                    .list_bytes = plan.list_bytes};
+    e->draw_bytes = plan.draw_bytes;
+    FL_TRY(fl_sampler_open(e->be, &drawn, &e->sampler));
     e->kv = calloc((size_t)c->layers, sizeof *e->kv);
     e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));
     if (!e->kv || !e->found_pages)

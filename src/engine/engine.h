@@ -12,7 +12,7 @@
 #include "engine/attend_config.h"
 #include "engine/cost_table.h"
 #include "engine/disk_tier.h"
-#include "engine/sample.h"
+#include "engine/sampler.h"
 #include "kv/prefix.h"
 #include "model/graph.h"
 #include "plan/guard.h"
@@ -58,8 +58,11 @@ struct fl_request {
     atomic_bool cancel;
     /* the worker's */
     fl_detok detok;
-    uint8_t *seen;   /* [n_vocab], NULL without a repetition penalty */
-    int32_t *counts; /* [n_vocab] of the answer, NULL without presence and frequency penalty */
+    fl_sample_mark
+        *used; /* [n_used] tokens that penalties change: the answer's, with a repetition penalty the
+                             prompt's too; NULL without penalties */
+    int32_t n_used;
+    int32_t *used_at; /* [n_vocab] 1 + the place of a token in `used`; 0 = none */
     int32_t last_token;
     fl_schema_state *schema_state; /* of the answer so far; NULL without a schema */
     double cost_total;             /* predicted FLOPs of the prefill, as it was admitted */
@@ -144,7 +147,7 @@ struct fl_engine {
     int64_t queue_tokens_max;
     fl_cost_table costs;
     void *kv_memory, *scratch, *logits_memory;
-    int64_t kv_bytes, scratch_bytes, logits_bytes;
+    int64_t kv_bytes, scratch_bytes, logits_bytes, draw_bytes;
     int64_t scratch_most_bytes; /* asked for; 0 = what the largest step takes */
     fl_arena arena;
     atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
@@ -242,7 +245,7 @@ bool fl_request_take_token(fl_request *request, const fl_sample *sample);
 /* constrain.c: the schema of a request's answer, if it has one. */
 fl_err fl_request_constrain(fl_request *request, const fl_request_params *params);
 void fl_request_free_schema(fl_request *request);
-/* Worker only. The tokens that may come next as fl_sample_args.allowed; NULL: any. */
+/* Worker only. The tokens that may come next as fl_draw.allowed; NULL: any. */
 const uint64_t *fl_request_allowed(const fl_request *request);
 /* The token has come; true if the answer is whole. */
 bool fl_request_advance(fl_request *request, int32_t token);

@@ -58,8 +58,8 @@ void fl_request_free(fl_request *r) {
     fl_stop_free(&r->stop);
     fl_request_free_schema(r);
     free(r->prompt);
-    free(r->seen);
-    free(r->counts);
+    free(r->used);
+    free(r->used_at);
     free(r->biases);
     free(r->records);
     free(r->tops);
@@ -89,20 +89,36 @@ static void set_ends(fl_request *r, const fl_request_params *p) {
     for (int32_t i = 0; i < p->n_stop_tokens; i++) r->ends[r->n_ends++] = p->stop_tokens[i];
 }
 
+/* A token of the prompt (count 0) or the answer (1). */
+static void use_token(fl_request *r, int32_t token, int32_t count) {
+    if (!r->used) return;
+    if (r->used_at[token] == 0) {
+        r->used[r->n_used++] = (fl_sample_mark){.token = token};
+        r->used_at[token] = r->n_used;
+    }
+    r->used[r->used_at[token] - 1].count += count;
+}
+
+static fl_err open_penalties(fl_request *r, const fl_request_params *p) {
+    const fl_sampling *s = &p->sampling;
+    int64_t n_vocab = r->engine->config->vocab_size, most = (int64_t)r->n_prompt + r->max_tokens;
+    if (s->repetition_penalty == 1 && s->presence_penalty == 0 && s->frequency_penalty == 0) return FL_ERR_OK;
+    if (most > n_vocab) most = n_vocab;
+    r->used = malloc((size_t)most * sizeof *r->used);
+    r->used_at = calloc((size_t)n_vocab, sizeof *r->used_at);
+    if (!r->used || !r->used_at) return FL_FAIL(FL_ERR_NOMEM, "penalties of %lld tokens", (long long)n_vocab);
+    for (int32_t i = 0; s->repetition_penalty != 1 && i < r->n_prompt; i++) use_token(r, p->tokens[i], 0);
+    return FL_ERR_OK;
+}
+
 static fl_err allocate(fl_request *r, const fl_request_params *p) {
-    const fl_engine *e = r->engine;
-    bool penalty = p->sampling.repetition_penalty != 1;
-    bool counted = p->sampling.presence_penalty != 0 || p->sampling.frequency_penalty != 0;
     r->prompt = malloc((size_t)r->n_prompt * sizeof(int32_t));
     r->records = malloc((size_t)r->max_tokens * sizeof(fl_record));
     if (r->n_top > 0) r->tops = malloc((size_t)r->max_tokens * (size_t)r->n_top * sizeof(fl_token_logprob));
-    if (penalty) r->seen = calloc((size_t)e->config->vocab_size, 1);
-    if (counted) r->counts = calloc((size_t)e->config->vocab_size, sizeof *r->counts);
-    if (!r->prompt || !r->records || (r->n_top > 0 && !r->tops) || (penalty && !r->seen) ||
-        (counted && !r->counts))
+    if (!r->prompt || !r->records || (r->n_top > 0 && !r->tops))
         return FL_FAIL(FL_ERR_NOMEM, "request of %d tokens", r->n_prompt + r->max_tokens);
     memcpy(r->prompt, p->tokens, (size_t)r->n_prompt * sizeof(int32_t));
-    for (int32_t i = 0; penalty && i < r->n_prompt; i++) r->seen[r->prompt[i]] = 1;
+    FL_TRY(open_penalties(r, p));
     FL_TRY(copy_biases(r, p));
     FL_TRY(fl_request_constrain(r, p));
     return fl_stop_init(&r->stop, p->stops, p->n_stops);
@@ -413,8 +429,7 @@ bool fl_request_take_token(fl_request *r, const fl_sample *sample) {
     if (r->ttft_s == 0) r->ttft_s = now_s;
     r->phase = FL_PHASE_DECODE;
     r->last_token = sample->token;
-    if (r->seen) r->seen[sample->token] = 1;
-    if (r->counts) r->counts[sample->token]++;
+    use_token(r, sample->token, 1);
     memory = reserve_text(r);
     if (!end && memory) {
         stopped = add_text(r, sample->token);

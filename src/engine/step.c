@@ -22,6 +22,7 @@ typedef struct building {
     double layer_s;      /* predicted, of the prompt's rows */
     int32_t n_scored, scored_index; /* scored rows of this step, which of the request's the first is */
     bool prompt_ends;
+    fl_sampler_mark drawn; /* the sampler's rows before those of this step */
     double start_s;
     bool others;       /* more prompts could have had the step */
     double cost;       /* predicted FLOPs of the prefill rows, */
@@ -265,31 +266,39 @@ static const float *logits_of(const fl_engine *e, int32_t logits_row) {
     return (const float *)e->logits_memory + (int64_t)logits_row * e->config->vocab_size;
 }
 
-/* The mark comes before the token, which may be the last: then the timeline is whole when DONE is told. */
-static void draw_token(building *b, fl_request *r, int32_t logits_row, const char *mark, double start_s) {
-    fl_engine *e = b->e;
-    fl_sample sample;
-    const fl_sample_args args = {.logits = logits_of(e, logits_row),
-                                 .n_known = e->n_known,
-                                 .seen = r->seen,
-                                 .counts = r->counts,
-                                 .biases = r->biases,
-                                 .n_biases = r->n_biases,
-                                 .banned = r->ends,
-                                 .allowed = fl_request_allowed(r),
-                                 .n_banned = r->n_records < r->min_tokens ? r->n_ends : 0,
-                                 .sampling = &r->sampling,
-                                 .index = (uint64_t)r->n_records,
-                                 .n_top = r->n_top};
-    double begin_s = fl_trace_now(e->trace);
-    fl_err err = fl_sampler_draw(e->sampler, &args, &sample);
-    fl_trace_span(e->trace, FL_TRACE_TEXT, "sample", begin_s, 0);
+/* How the next token of a request is drawn. */
+static fl_err ask_token(const building *b, const fl_request *r) {
+    const fl_draw draw = {.sampling = &r->sampling,
+                          .index = (uint64_t)r->n_records,
+                          .n_top = r->n_top,
+                          .marks = r->used,
+                          .n_marks = r->n_used,
+                          .biases = r->biases,
+                          .n_biases = r->n_biases,
+                          .banned = r->ends,
+                          .n_banned = r->n_records < r->min_tokens ? r->n_ends : 0,
+                          .allowed = fl_request_allowed(r)};
+    return fl_sampler_add(b->e->sampler, &draw);
+}
+
+/* The prompt's token, if it ends here, then one for each answer: the last rows with logits. */
+static fl_err ask_tokens(building *b, fl_sample_args *out) {
+    if (b->prompt_ends) FL_TRY(ask_token(b, b->prefill));
+    for (int32_t i = 0; i < b->n_decode && !b->between; i++) FL_TRY(ask_token(b, b->decode[i]));
+    return fl_sampler_args(b->e->sampler, b->drawn, out);
+}
+
+/* The `drawn`th of the step's tokens. The mark comes before it, for it may be the last: then the timeline is whole when
+ * DONE is told. */
+static void take_token(building *b, fl_request *r, int32_t drawn, const char *mark, double start_s) {
+    const fl_sample *sample;
+    fl_err err = fl_sampler_token(b->e->sampler, b->drawn, drawn, &sample);
     if (err != FL_ERR_OK) {
         fl_request_finish(r, FL_FINISH_ERROR, err);
         return;
     }
     fl_request_add_mark(r, mark, start_s, 1);
-    fl_request_take_token(r, &sample);
+    fl_request_take_token(r, sample);
 }
 
 static void after_prefill(building *b) {
@@ -311,7 +320,7 @@ static void after_prefill(building *b) {
     pthread_mutex_unlock(&b->e->lock);
     for (int32_t i = 0; i < b->n_scored; i++)
         r->on_logits(r->on_logits_context, b->scored_index + i, logits_of(b->e, i), b->e->config->vocab_size);
-    if (b->prompt_ends) draw_token(b, r, b->n_scored, "first_token", fl_now_s());
+    if (b->prompt_ends) take_token(b, r, 0, "first_token", fl_now_s());
 }
 
 /* What the step took, for predictions of the next ones; not when it waited for on_logits. */
@@ -333,7 +342,7 @@ static void after_decode(building *b) {
     for (int32_t i = 0; i < b->n_decode; i++) {
         fl_request *r = b->decode[i];
         r->session->tokens[r->session->n_tokens++] = r->last_token;
-        draw_token(b, r, b->n_scored + b->prompt_ends + i, "decode", b->start_s);
+        take_token(b, r, b->prompt_ends + i, "decode", b->start_s);
     }
     if (b->n_decode > 0) b->e->answered_s = fl_now_s();
 }
@@ -352,7 +361,7 @@ static void tell_graphs(fl_engine *e) {
     atomic_store(&e->graph_warning, info.fault);
 }
 
-static fl_err forward(building *b) {
+static fl_err forward(building *b, const fl_sample_args *sample) {
     fl_engine *e = b->e;
     int64_t rotations = (int64_t)b->first_row * e->attending.rope.dim;
     bool far = e->far_q_table != NULL;
@@ -370,6 +379,7 @@ static fl_err forward(building *b) {
                           .logit_rows = b->logit_rows,
                           .n_logit_rows = b->n_logits,
                           .logits = e->logits_memory,
+                          .sample = sample->n_rows > 0 ? sample : NULL,
                           .on_layer = on_layer,
                           .on_layer_context = b,
                           .graphs = b->inner ? NULL : e->graphs}; /* recorded at one place of the arena */
@@ -386,8 +396,10 @@ static fl_err forward(building *b) {
 
 /* Runs what was built; false: it failed, and its requests ended. */
 static bool run_built(building *b) {
+    fl_sample_args sample;
     fl_err err = check_answers(b);
-    if (err == FL_ERR_OK) err = forward(b);
+    if (err == FL_ERR_OK) err = ask_tokens(b, &sample);
+    if (err == FL_ERR_OK) err = forward(b, &sample);
     if (err != FL_ERR_OK) {
         if (err == FL_ERR_DEVICE) fl_engine_check_device(b->e);
         fail_all(b, err);
@@ -406,6 +418,7 @@ static void answer_between(building *b) {
     building inner = {.e = b->e,
                       .start_s = start_s,
                       .first_row = fl_step_rows_max(b->e),
+                      .drawn = fl_sampler_get_mark(b->e->sampler),
                       .seqs = b->e->between_seqs,
                       .logit_rows = b->e->between_logit_rows,
                       .inner = true};
@@ -418,6 +431,7 @@ static void answer_between(building *b) {
     build_decode(&inner);
     double begin_s = fl_trace_now(b->e->trace);
     if (run_built(&inner)) after_decode(&inner);
+    fl_sampler_reset(b->e->sampler, inner.drawn);
     fl_trace_span(b->e->trace, FL_TRACE_STEP, "answers between layers", begin_s, inner.rows);
     b->between_s += fl_now_s() - start_s;
 }
@@ -431,14 +445,18 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     fl_trace_span(e->trace, FL_TRACE_OTHER, "build step", begin_s, b.rows);
     if (b.rows == 0) return; /* the one that had the step was ended */
     if (b.between) answer_between(&b);
-    if (!run_built(&b)) return;
-    if (b.prefill) learn(&b);
-    if (b.prefill) after_prefill(&b);
-    if (!b.between) after_decode(&b);
+    if (run_built(&b)) {
+        if (b.prefill) learn(&b);
+        if (b.prefill) after_prefill(&b);
+        if (!b.between) after_decode(&b);
+    }
+    fl_sampler_reset(e->sampler, b.drawn);
 }
 
 fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, double *time_s) {
     const fl_session session = {.pages = e->found_pages};
+    const fl_sampling plain = {.top_p = 1, .repetition_penalty = 1};
+    const fl_draw greedy = {.sampling = &plain};
     building b = {.e = e,
                   .document_rows = rows->document_rows,
                   .start_s = fl_now_s(),
@@ -450,8 +468,14 @@ fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, do
         add_rows(&b, &session, ids + rows->document_rows, rows->tail_pos, rows->tail_rows);
     for (int32_t i = 0; i < rows->decode_rows; i++) /* each writes a place of its own */
         add_rows(&b, &session, ids + i, rows->decode_pos - i, 1);
+    fl_sample_args sample;
+    fl_err err = FL_ERR_OK;
     for (int32_t i = 0; i < rows->n_logits; i++) b.logit_rows[b.n_logits++] = b.rows - rows->n_logits + i;
-    fl_err err = forward(&b);
+    for (int32_t i = 0; i < rows->n_logits && err == FL_ERR_OK; i++)
+        err = fl_sampler_add(e->sampler, &greedy);
+    if (err == FL_ERR_OK) err = fl_sampler_args(e->sampler, b.drawn, &sample);
+    if (err == FL_ERR_OK) err = forward(&b, &sample);
+    fl_sampler_reset(e->sampler, b.drawn);
     if (time_s) *time_s = fl_now_s() - b.start_s;
     return err;
 }

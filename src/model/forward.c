@@ -130,6 +130,18 @@ static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena)
     return run_head(w, step, &act, arena);
 }
 
+/* Behind the step and no part of its recording: what is drawn changes from step to step. */
+static fl_err draw(const fl_weights *w, const fl_step *step, fl_arena *arena) {
+    if (!step->sample) return FL_ERR_OK;
+    fl_sample_args args = *step->sample;
+    int64_t first = step->n_logit_rows - args.n_rows, mark = fl_arena_mark(arena);
+    args.logits = step->logits + first * args.logits_stride;
+    if (!w->be->device) FL_TRY(fl_arena_take(arena, fl_sample_scratch_bytes(args.n_known), 1, &args.scratch));
+    FL_TRY(w->be->op->sample(w->be, &args));
+    fl_arena_reset(arena, mark);
+    return FL_ERR_OK;
+}
+
 /* A staged step, as recordings issue it. */
 typedef struct issuing {
     const fl_weights *weights;
@@ -159,6 +171,7 @@ fl_err fl_forward(const fl_weights *weights, const fl_step *step, fl_arena *aren
     fl_err err = fl_stage_open(weights->be, step, &weights->config, arena, &stage);
     if (err == FL_ERR_OK) err = run_staged(weights, &stage, mark, arena);
     fl_timed_step_issued(weights->be);
+    if (err == FL_ERR_OK) err = draw(weights, &stage.step, arena);
     if (err == FL_ERR_OK) err = fl_stage_close(weights->be, step, &weights->config, &stage);
     else if (weights->be->wait)
         (void)weights->be->wait(weights->be); /* nothing may still read the caller's arrays */

@@ -30,7 +30,11 @@ typedef struct fl_step {
     float softmax_scale;
     const int32_t *logit_rows; /* [n_logit_rows] rows whose logits are wanted */
     int32_t n_logit_rows;
-    float *logits;         /* [n_logit_rows][vocab] */
+    float *
+        logits; /* [n_logit_rows][vocab]; of rows that a token is drawn for a device's are not brought back */
+    const fl_sample_args
+        *sample; /* NULL = no token is drawn. Else of the last sample->n_rows of logit_rows: the op's
+                                     arguments but for logits and scratch; tokens are there when the step is done */
     fl_layer_fn *on_layer; /* or NULL */
     void *on_layer_context;
     fl_graphs *graphs; /* NULL = every op of the step is issued; replays tell nothing to on_layer */

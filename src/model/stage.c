@@ -91,7 +91,8 @@ fl_err fl_stage_open(fl_backend *be, const fl_step *step, const fl_config *confi
 }
 
 fl_err fl_stage_close(fl_backend *be, const fl_step *step, const fl_config *config, const fl_stage *stage) {
-    int64_t bytes = (int64_t)step->n_logit_rows * config->vocab_size * (int64_t)sizeof(float);
+    int64_t rows = step->n_logit_rows - (step->sample ? step->sample->n_rows : 0);
+    int64_t bytes = rows * config->vocab_size * (int64_t)sizeof(float);
     if (!be->download) return FL_ERR_OK;
     if (bytes == 0) return be->wait(be);
     return be->download(be, step->logits, stage->step.logits, bytes);

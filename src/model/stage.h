@@ -22,7 +22,7 @@ typedef struct fl_stage {
 fl_err fl_stage_open(fl_backend *be, const fl_step *step, const fl_config *config, fl_arena *arena,
                      fl_stage *stage);
 
-/* Brings the logits back and waits for the step; its first fault. */
+/* Brings those logits back from which no token is drawn and waits for the step; its first fault. */
 fl_err fl_stage_close(fl_backend *be, const fl_step *step, const fl_config *config, const fl_stage *stage);
 
 #endif

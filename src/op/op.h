@@ -33,6 +33,7 @@
 #include "op/moe_route/moe_route.h"
 #include "op/rmsnorm/rmsnorm.h"
 #include "op/rope/rope.h"
+#include "op/sample/sample.h"
 #include "op/weight_pack/weight_pack.h"
 
 /* A number for each op, and one behind the last. */

@@ -11,6 +11,7 @@ struct fl_dry_run {
     fl_kv_layer *kv; /* [layers] */
     const fl_attend *attend;
     int32_t *logit_rows;
+    fl_sample_row *drawn; /* [logit_rows_max] greedy */
     int32_t logit_rows_max;
 };
 
@@ -49,6 +50,7 @@ void fl_dry_run_close(fl_dry_run *dry) {
     fl_backend_close(dry->count);
     free(dry->kv);
     free(dry->logit_rows);
+    free(dry->drawn);
     free(dry);
 }
 
@@ -78,13 +80,21 @@ int32_t fl_dry_run_tile_rows(const fl_dry_run *dry) {
     return dry->attend && dry->attend->blocks ? FL_ATTN_LIST_ROWS : FL_KV_PAGE_TOKENS;
 }
 
-/* The head reads row numbers even when counting; any valid ones will do. */
+/* The head reads row numbers even when counting, and the draw how its rows are drawn; any valid ones will do. */
 static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
     if (n <= dry->logit_rows_max) return FL_ERR_OK;
     int32_t *rows = calloc((size_t)n, sizeof *rows);
-    if (!rows) return FL_FAIL(FL_ERR_NOMEM, "plan of %d logit rows", n);
+    fl_sample_row *drawn = calloc((size_t)n, sizeof *drawn);
+    if (!rows || !drawn) {
+        free(rows);
+        free(drawn);
+        return FL_FAIL(FL_ERR_NOMEM, "plan of %d logit rows", n);
+    }
+    for (int32_t i = 0; i < n; i++) drawn[i].allowed_at = -1;
     free(dry->logit_rows);
+    free(dry->drawn);
     dry->logit_rows = rows;
+    dry->drawn = drawn;
     dry->logit_rows_max = n;
     return FL_ERR_OK;
 }
@@ -111,6 +121,9 @@ fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *p, fl_dry_cost *o
     attend.probe = NULL; /* nothing is measured or counted of rows that are only planned */
     attend.listed = attend.visible = attend.overflow = NULL;
     between_layers between = {.held_bytes = 0};
+    const int32_t n_vocab = dry->shapes->config.vocab_size;
+    const fl_sample_args sample = {
+        .logits_stride = n_vocab, .n_rows = p->n_logits, .n_known = n_vocab, .rows = dry->drawn};
     const fl_kv_rows *last = &p->seqs[p->n_seqs - 1];
     const fl_step step = {.rows = last->row + last->n_rows,
                           .seqs = p->seqs,
@@ -124,6 +137,7 @@ fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *p, fl_dry_cost *o
                           .softmax_scale = 1,
                           .logit_rows = dry->logit_rows,
                           .n_logit_rows = p->n_logits,
+                          .sample = p->n_logits > 0 ? &sample : NULL,
                           .on_layer = hold,
                           .on_layer_context = &between};
     fl_arena_init(&between.arena, NULL, 0);

@@ -34,6 +34,7 @@ const char *fl_bound_name(fl_bound bound) {
 #define STAGE_moe_route     FL_STAGE_LINEAR
 #define STAGE_moe_permute   FL_STAGE_OTHER
 #define STAGE_moe_combine   FL_STAGE_OTHER
+#define STAGE_sample        FL_STAGE_OTHER
 
 double fl_count_linear_flops(const fl_count *c) {
     return c->matmul.flops + c->matmul_head.flops + c->moe_route.flops;

@@ -245,7 +245,7 @@ fl_err fl_layout_memory(fl_layout_run *run, int32_t span, fl_share_memory *out) 
                              .kv = plan.kv_bytes,
                              .activations = rows * run->config.hidden * (2 * (int64_t)sizeof(float) + act),
                              .lists = list_bytes(run, sizes.span_tokens),
-                             .logits = plan.logits_bytes,
+                             .logits = plan.logits_bytes + plan.draw_bytes,
                              .exchange = exchange_bytes(run, sizes.span_tokens)};
     out->scratch = plan.scratch_bytes - out->activations - out->lists;
     out->total = out->weights + out->kv + plan.scratch_bytes + out->logits + out->exchange;

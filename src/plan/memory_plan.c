@@ -53,6 +53,14 @@ static void worst_steps(const fl_memory_sizes *s, int32_t tile, fl_dry_rows out[
     out[5] = (fl_dry_rows){.decode_rows = answers, .decode_pos = prompt, .n_logits = answers};
 }
 
+/* A mark for every token that a context can hold, every bias and ban that a request may have, a mask. */
+static int64_t list_bytes_of(const fl_config *config, int64_t ctx_tokens) {
+    int64_t n_vocab = config->vocab_size, marks = ctx_tokens < n_vocab ? ctx_tokens : n_vocab;
+    return marks * (int64_t)sizeof(fl_sample_mark) + FL_LOGIT_BIASES_MAX * (int64_t)sizeof(fl_logit_bias) +
+           (FL_EOS_IDS_MAX + FL_STOP_TOKENS_MAX) * (int64_t)sizeof(int32_t) +
+           (n_vocab + 63) / 64 * (int64_t)sizeof(uint64_t);
+}
+
 fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_memory_sizes *sizes,
                            fl_memory_plan *out) {
     fl_dry_rows worst[WORST_STEPS];
@@ -70,6 +78,9 @@ fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_me
     out->weights_bytes = fl_dry_run_weights_bytes(dry);
     out->kv_bytes = fl_kv_page_bytes(&sizes->kv) * pages;
     out->logits_bytes = (int64_t)FL_LOGIT_ROWS_MAX * config->vocab_size * (int64_t)sizeof(float);
-    out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes + out->logits_bytes;
+    out->list_bytes = list_bytes_of(config, sizes->ctx_tokens);
+    out->draw_bytes = FL_DRAWN_ROWS_MAX * (out->list_bytes + (int64_t)sizeof(fl_sample));
+    out->total_bytes =
+        out->weights_bytes + out->kv_bytes + out->scratch_bytes + out->logits_bytes + out->draw_bytes;
     return FL_ERR_OK;
 }

@@ -5,10 +5,11 @@
 #include "plan/dry_run.h"
 
 enum {
-    FL_TAIL_ROWS_MAX = 256,   /* tail rows of one step, decode rows included */
-    FL_DECODE_ROWS_MAX = 64,  /* requests that decode in one step */
-    FL_SCORED_ROWS_MAX = 128, /* prompt rows of one step whose logits are handed out */
-    FL_LOGIT_ROWS_MAX = 1 + FL_DECODE_ROWS_MAX + FL_SCORED_ROWS_MAX,
+    FL_TAIL_ROWS_MAX = 256,                     /* tail rows of one step, decode rows included */
+    FL_DECODE_ROWS_MAX = 64,                    /* requests that decode in one step */
+    FL_SCORED_ROWS_MAX = 128,                   /* prompt rows of one step whose logits are handed out */
+    FL_DRAWN_ROWS_MAX = 1 + FL_DECODE_ROWS_MAX, /* rows of one step that a token is drawn for */
+    FL_LOGIT_ROWS_MAX = FL_DRAWN_ROWS_MAX + FL_SCORED_ROWS_MAX,
     FL_SPAN_TOKENS_DEFAULT = 4096, /* document rows of one step */
 };
 
@@ -27,6 +28,9 @@ typedef struct fl_memory_plan {
         scratch_bytes; /* of the step that needs most: a whole span and a full tail at the context's end */
     int32_t step_rows; /* of that step */
     int64_t logits_bytes;
+    int64_t
+        list_bytes; /* of a row that a token is drawn for: marks, biases, bans and mask, as long as can be */
+    int64_t draw_bytes; /* of all such rows, and of their tokens */
     int64_t total_bytes;
 } fl_memory_plan;
 

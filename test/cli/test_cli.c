@@ -236,7 +236,7 @@ static void inspect_and_its_sums(void **state) {
     assert_true(number(o, "parameters") > number(o, "active_parameters"));
     assert_true(number(o, "tensors") == 849 && json_object_size(json_object_get(o, "dtypes")) == 3);
     double parts = number(o, "weights_bytes") + number(o, "kv_bytes") + number(o, "scratch_bytes") +
-                   number(o, "logits_bytes");
+                   number(o, "logits_bytes") + number(o, "draw_bytes");
     assert_true(number(o, "peak_bytes") == parts && number(o, "kv_bytes") == 4096 * 2560);
     json_decref(o);
     drop(r);

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/sample.h"
+#include "engine/sampler.h"
 
 enum { N = 6 };
 
@@ -15,22 +15,52 @@ static fl_sampling plain(float temperature) {
     return (fl_sampling){.temperature = temperature, .top_p = 1, .repetition_penalty = 1};
 }
 
+static fl_backend *backend;
+static fl_sampler *sampler;
+static uint64_t scratch[64];
+
+static int open_all(void **state) {
+    (void)state;
+    const fl_sampler_sizes sizes = {.rows = 3, .n_vocab = N, .n_known = N - 1, .list_bytes = 256};
+    assert_int_equal(fl_backend_open("reference", 1, &backend), FL_ERR_OK);
+    assert_int_equal(fl_sampler_open(backend, &sizes, &sampler), FL_ERR_OK);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    fl_sampler_close(sampler);
+    fl_backend_close(backend);
+    return 0;
+}
+
+/* One row alone; id 5 has no token. */
+static fl_err draw(const float *logits, const fl_draw *how, fl_sample *out) {
+    const fl_sampler_mark mark = fl_sampler_get_mark(sampler);
+    fl_sample_args args;
+    const fl_sample *found;
+    assert_true(fl_sample_scratch_bytes(N) <= (int64_t)sizeof scratch);
+    FL_TRY(fl_sampler_add(sampler, how));
+    FL_TRY(fl_sampler_args(sampler, mark, &args));
+    args.logits = logits;
+    args.scratch = scratch;
+    FL_TRY(backend->op->sample(backend, &args));
+    fl_err err = fl_sampler_token(sampler, mark, 0, &found);
+    if (err == FL_ERR_OK) *out = *found;
+    fl_sampler_reset(sampler, mark);
+    return err;
+}
+
 /* How often each token comes in `draws` draws. */
 static void count(const float *logits, const fl_sampling *sampling, int32_t draws, int32_t counts[N]) {
-    fl_sampler *s = NULL;
-    assert_int_equal(fl_sampler_open(N, &s), FL_ERR_OK);
     memset(counts, 0, N * sizeof *counts);
     for (int32_t i = 0; i < draws; i++) {
         fl_sample out;
-        const fl_sample_args args = {.logits = logits,
-                                     .n_known = N - 1,
-                                     .sampling = sampling,
-                                     .index = (uint64_t)i}; /* id 5 has no token */
-        assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_OK);
+        const fl_draw how = {.sampling = sampling, .index = (uint64_t)i};
+        assert_int_equal(draw(logits, &how, &out), FL_ERR_OK);
         assert_in_range(out.token, 0, N - 1);
         counts[out.token]++;
     }
-    fl_sampler_close(s);
 }
 
 static const float LOGITS[N] = {0, 2, 1, 2, -1, 9};
@@ -80,14 +110,12 @@ static void filters_cut_the_right_tokens(void **state) {
 
 static void penalty_logprobs_and_alternatives(void **state) {
     (void)state;
-    fl_sampler *sampler = NULL;
     fl_sample out;
-    const uint8_t seen[N] = {0, 1, 0, 0, 1, 0};
+    const fl_sample_mark seen[] = {{1, 0}, {4, 0}};
     fl_sampling s = plain(0);
     s.repetition_penalty = 2;
-    fl_sample_args args = {.logits = LOGITS, .n_known = N - 1, .seen = seen, .sampling = &s, .n_top = 3};
-    assert_int_equal(fl_sampler_open(N, &sampler), FL_ERR_OK);
-    assert_int_equal(fl_sampler_draw(sampler, &args, &out), FL_ERR_OK);
+    const fl_draw how = {.marks = seen, .n_marks = 2, .sampling = &s, .n_top = 3};
+    assert_int_equal(draw(LOGITS, &how, &out), FL_ERR_OK);
     assert_int_equal(out.token, 3); /* 2 / 2 for the seen one */
     double sum = 0;
     for (int32_t i = 0; i < 5; i++) sum += exp((double)LOGITS[i]);
@@ -95,39 +123,31 @@ static void penalty_logprobs_and_alternatives(void **state) {
     assert_int_equal(out.top[0].token, 1);
     assert_int_equal(out.top[1].token, 3);
     assert_int_equal(out.top[2].token, 2);
-    float broken[N] = {0, NAN, 0, 0, 0, 0};
-    args.logits = broken;
-    assert_int_equal(fl_sampler_draw(sampler, &args, &out), FL_ERR_NUMERIC);
+    const float broken[N] = {0, NAN, 0, 0, 0, 0};
+    assert_int_equal(draw(broken, &how, &out), FL_ERR_NUMERIC);
     assert_non_null(strstr(fl_err_detail(), "token 1"));
-    fl_sampler_close(sampler);
 }
 
 /* The token that greedy sampling takes with these arguments added. */
-static int32_t greedy(fl_sample_args args) {
-    fl_sampler *sampler = NULL;
+static int32_t greedy(fl_draw how) {
     fl_sample out = {.token = -1};
-    fl_sampling s = args.sampling ? *args.sampling : plain(0);
-    args.logits = LOGITS;
-    args.n_known = N - 1;
-    args.sampling = &s;
-    assert_int_equal(fl_sampler_open(N, &sampler), FL_ERR_OK);
-    if (fl_sampler_draw(sampler, &args, &out) != FL_ERR_OK) out.token = -1;
-    fl_sampler_close(sampler);
-    return out.token;
+    fl_sampling s = how.sampling ? *how.sampling : plain(0);
+    how.sampling = &s;
+    return draw(LOGITS, &how, &out) == FL_ERR_OK ? out.token : -1;
 }
 
 static void presence_and_frequency_count_the_answer(void **state) {
     (void)state;
     fl_sampling s = plain(0);
-    const int32_t one[N] = {0, 1, 0, 1, 0, 0}, many[N] = {0, 1, 0, 3, 0, 0};
-    fl_sample_args args = {.sampling = &s, .counts = one};
+    const fl_sample_mark one[] = {{1, 1}, {3, 1}}, many[] = {{1, 1}, {3, 3}};
+    fl_draw args = {.sampling = &s, .marks = one, .n_marks = 2};
     s.presence_penalty = 0.9f; /* 2 - 0.9 > 1: still the best two */
     assert_int_equal(greedy(args), 1);
     s.presence_penalty = 1.1f; /* 0.9 < 1 */
     assert_int_equal(greedy(args), 2);
     s.presence_penalty = 0;
     s.frequency_penalty = -0.5f; /* 2 + 0.5 against 2 + 1.5 */
-    args.counts = many;
+    args.marks = many;
     assert_int_equal(greedy(args), 3);
     s.frequency_penalty = 0.4f; /* 1.6 against 0.8 */
     assert_int_equal(greedy(args), 1);
@@ -136,23 +156,19 @@ static void presence_and_frequency_count_the_answer(void **state) {
 static void biases_and_bans_steer(void **state) {
     (void)state;
     const fl_logit_bias up[] = {{4, 3.5f}, {5, 100}}; /* id 5 has no token: not even a bias makes it one */
-    assert_int_equal(greedy((fl_sample_args){.biases = up, .n_biases = 2}), 4);
+    assert_int_equal(greedy((fl_draw){.biases = up, .n_biases = 2}), 4);
     const int32_t ends[] = {1, 3, 5}, all[] = {0, 1, 2, 3, 4};
-    assert_int_equal(greedy((fl_sample_args){.banned = ends, .n_banned = 3}), 2);
-    assert_int_equal(greedy((fl_sample_args){.banned = all, .n_banned = 5}), 1); /* nothing is left */
+    assert_int_equal(greedy((fl_draw){.banned = ends, .n_banned = 3}), 2);
+    assert_int_equal(greedy((fl_draw){.banned = all, .n_banned = 5}), 1); /* nothing is left */
     const uint64_t end_only = 1 << 3;
-    assert_int_equal(greedy((fl_sample_args){.banned = ends, .n_banned = 3, .allowed = &end_only}), 3);
+    assert_int_equal(greedy((fl_draw){.banned = ends, .n_banned = 3, .allowed = &end_only}), 3);
     fl_sampling hot = plain(100);
-    fl_sampler *sampler = NULL;
-    assert_int_equal(fl_sampler_open(N, &sampler), FL_ERR_OK);
     for (uint64_t i = 0; i < 2000; i++) { /* nearly flat, and still never a banned one */
         fl_sample out;
-        const fl_sample_args args = {
-            .logits = LOGITS, .n_known = N - 1, .banned = ends, .n_banned = 2, .sampling = &hot, .index = i};
-        assert_int_equal(fl_sampler_draw(sampler, &args, &out), FL_ERR_OK);
+        const fl_draw how = {.banned = ends, .n_banned = 2, .sampling = &hot, .index = i};
+        assert_int_equal(draw(LOGITS, &how, &out), FL_ERR_OK);
         assert_true(out.token != 1 && out.token != 3);
     }
-    fl_sampler_close(sampler);
 }
 
 /* A list of length `n` at `list`; NULL counts too. */
@@ -198,24 +214,52 @@ static void only_allowed_tokens_come(void **state) {
     (void)state;
     const uint64_t allowed = 1 << 0 | 1 << 4, none = 1 << 5; /* 5 has no token */
     fl_sampling sampling = plain(0);
-    fl_sample_args args = {
-        .logits = LOGITS, .n_known = N - 1, .allowed = &allowed, .sampling = &sampling, .n_top = 1};
-    fl_sampler *s = NULL;
+    fl_draw how = {.allowed = &allowed, .sampling = &sampling, .n_top = 1};
     fl_sample out;
-    assert_int_equal(fl_sampler_open(N, &s), FL_ERR_OK);
-    assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_OK);
+    assert_int_equal(draw(LOGITS, &how, &out), FL_ERR_OK);
     assert_int_equal(out.token, 0);
     assert_int_equal(out.top[0].token, 1); /* the model's own */
     sampling = plain(100);
-    for (args.index = 0; args.index < 100; args.index++) {
-        assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_OK);
+    for (how.index = 0; how.index < 100; how.index++) {
+        assert_int_equal(draw(LOGITS, &how, &out), FL_ERR_OK);
         assert_true(out.token == 0 || out.token == 4);
     }
-    args.allowed = &none;
-    assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_INTERNAL);
+    how.allowed = &none;
+    assert_int_equal(draw(LOGITS, &how, &out), FL_ERR_INTERNAL);
     sampling = plain(0);
-    assert_int_equal(fl_sampler_draw(s, &args, &out), FL_ERR_INTERNAL);
-    fl_sampler_close(s);
+    assert_int_equal(draw(LOGITS, &how, &out), FL_ERR_INTERNAL);
+}
+
+/* A step inside another's adds rows behind its rows, and takes them back. */
+static void rows_keep_their_lists(void **state) {
+    (void)state;
+    const fl_logit_bias up[] = {{4, 9}}, other[] = {{0, 9}};
+    const fl_sampling s = plain(0);
+    const fl_draw first = {.sampling = &s, .biases = up, .n_biases = 1},
+                  second = {.sampling = &s, .biases = other, .n_biases = 1};
+    const fl_sampler_mark begin = fl_sampler_get_mark(sampler);
+    fl_sample_args args;
+    const fl_sample *found;
+    fl_sample inner;
+    float two[2 * N];
+    memcpy(two, LOGITS, sizeof LOGITS);
+    memcpy(two + N, LOGITS, sizeof LOGITS);
+    assert_int_equal(fl_sampler_add(sampler, &first), FL_ERR_OK);
+    assert_int_equal(fl_sampler_add(sampler, &second), FL_ERR_OK);
+    assert_int_equal(fl_sampler_args(sampler, begin, &args), FL_ERR_OK);
+    assert_int_equal(args.n_rows, 2);
+    assert_int_equal(draw(LOGITS, &second, &inner), FL_ERR_OK);
+    assert_int_equal(inner.token, 0);
+    args.logits = two;
+    args.scratch = scratch;
+    assert_int_equal(backend->op->sample(backend, &args), FL_ERR_OK);
+    assert_int_equal(fl_sampler_token(sampler, begin, 0, &found), FL_ERR_OK);
+    assert_int_equal(found->token, 4);
+    assert_int_equal(fl_sampler_token(sampler, begin, 1, &found), FL_ERR_OK);
+    assert_int_equal(found->token, 0);
+    assert_int_equal(fl_sampler_add(sampler, &first), FL_ERR_OK);
+    assert_int_equal(fl_sampler_add(sampler, &first), FL_ERR_INTERNAL); /* three rows at a time */
+    fl_sampler_reset(sampler, begin);
 }
 
 int main(void) {
@@ -227,7 +271,8 @@ int main(void) {
         cmocka_unit_test(penalty_logprobs_and_alternatives),
         cmocka_unit_test(presence_and_frequency_count_the_answer),
         cmocka_unit_test(biases_and_bans_steer),
+        cmocka_unit_test(rows_keep_their_lists),
         cmocka_unit_test(bad_lists_and_ranges_are_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_all, close_all);
 }
