@@ -36,6 +36,7 @@ struct fl_backend {
     fl_weight_layout layout;
     bool kv_f32;          /* can store KV as f32 */
     bool w8a8;            /* takes e4m3 weights with block scales as they are, quantises activations */
+    bool matmul_rope;     /* its matmul can end in rope: queries are rotated while they are made */
     int32_t split_tokens; /* keys that document rows attend in a call, at most: a multiple of 4,096 */
     bool deterministic;   /* a row's bits never depend on the rows beside it */
     bool device;    /* tensors live in memory of its own, which only its ops, upload and download touch */

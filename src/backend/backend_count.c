@@ -73,6 +73,7 @@ fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
                        .deterministic = like->deterministic,
                        .device = like->device,
                        .w8a8 = like->w8a8,
+                       .matmul_rope = like->matmul_rope,
                        .state = calloc(1, sizeof(counting)),
                        .alloc = count_alloc,
                        .free = fl_memory_unmap,

@@ -138,6 +138,79 @@ static fl_err time_product(fl_kernel_bench *b, const product_case *c, product_ki
     return fl_kernel_time(b, &timed, "%d rows, n %d k %d%s%s", rows, c->n, c->k, epilogue, given);
 }
 
+/* ---- queries: a product and rope ------------------------------------------------------------------------------- */
+
+enum { QUERY_NOPE = 128, QUERY_ROPE = 64, QUERY_DIM = QUERY_NOPE + QUERY_ROPE };
+
+typedef struct queries_case {
+    const char *two, *fused; /* as two ops, in the product's epilogue */
+    int32_t rows, heads, k;
+    bool fp8;
+} queries_case;
+
+static const queries_case queries_cases[] = {
+    {"queries-moonlight", "queries-moonlight-fused", 65536, 16, 2048, false},
+    {"queries-v3", "queries-v3-fused", 16384, 128, 1536, false},
+    {"queries-moonlight-fp8", "queries-moonlight-fused-fp8", 65536, 16, 2048, true},
+    {"queries-v3-fp8", "queries-v3-fused-fp8", 16384, 128, 1536, true},
+};
+
+typedef struct queries_run {
+    fl_matmul_args product;
+    fl_rope_args rope; /* rows 0: fused */
+} queries_run;
+
+static fl_err run_queries(fl_backend *be, const void *args) {
+    const queries_run *r = args;
+    FL_TRY(be->op->matmul(be, &r->product));
+    return r->rope.rows > 0 ? be->op->rope(be, &r->rope) : FL_ERR_OK;
+}
+
+static fl_err time_queries(fl_kernel_bench *b, const queries_case *c, bool fused) {
+    int32_t rows = b->be->device ? c->rows : 16, heads = b->be->device ? c->heads : 2, n = heads * QUERY_DIM;
+    const product_case shape = {.rows = rows, .n = n, .k = b->be->device ? c->k : 256, .out = FL_MATMUL_ROPE};
+    fl_weight w;
+    void *table, *raw;
+    queries_run r = {.product = {.x_stride = shape.k, .w = &w, .n_groups = 1, .rows = rows, .y_stride = n}};
+    FL_TRY(take_weights(b, &shape, c->fp8, &w, 1));
+    r.product.out = FL_MATMUL_ROPE;
+    FL_TRY(take_operands(b, &shape, c->fp8 ? PRODUCT_CODES : PRODUCT_PLAIN, &r.product));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * QUERY_ROPE, FL_DTYPE_F32, 1, &table));
+    r.product.rope =
+        (fl_matmul_rope){.table = table, .nope_dim = QUERY_NOPE, .rope_dim = QUERY_ROPE, .scale = 1};
+    const fl_cost useful = fl_matmul_cost(&r.product);
+    if (!fused) {
+        FL_TRY(fl_kernel_take(b, (int64_t)rows * n * (int64_t)sizeof(float), &raw));
+        r.rope = (fl_rope_args){.x = raw, .x_stride = n, .table = table, .rows = rows, .n_heads = heads};
+        r.rope.nope_dim = QUERY_NOPE;
+        r.rope.rope_dim = QUERY_ROPE;
+        r.rope.scale = 1;
+        r.rope.y = r.product.y;
+        r.rope.y_stride = n;
+        r.product.out = FL_MATMUL_F32;
+        r.product.y = raw;
+    }
+    const fl_kernel_case timed = {.name = fused ? c->fused : c->two,
+                                  .op = fused ? "matmul" : "matmul, rope",
+                                  .run = run_queries,
+                                  .args = &r,
+                                  .useful = useful,
+                                  .fp8 = c->fp8};
+    return fl_kernel_time(b, &timed, "%d rows, %d heads of %d+%d, k %d", rows, heads, QUERY_NOPE, QUERY_ROPE,
+                          shape.k);
+}
+
+static fl_err queries(fl_kernel_bench *b) {
+    for (size_t i = 0; i < sizeof queries_cases / sizeof *queries_cases; i++) {
+        const queries_case *c = &queries_cases[i];
+        if (c->fp8 && !b->be->w8a8) continue;
+        if (fl_kernel_begin(b, c->two)) FL_TRY(fl_kernel_end(b, c->two, time_queries(b, c, false)));
+        if (b->be->matmul_rope && fl_kernel_begin(b, c->fused))
+            FL_TRY(fl_kernel_end(b, c->fused, time_queries(b, c, true)));
+    }
+    return FL_ERR_OK;
+}
+
 fl_err fl_kernel_product_cases(fl_kernel_bench *b) {
     for (size_t i = 0; i < sizeof product_cases / sizeof *product_cases; i++) {
         const product_case small = small_product(&product_cases[i]);
@@ -146,7 +219,7 @@ fl_err fl_kernel_product_cases(fl_kernel_bench *b) {
             if (fl_kernel_begin(b, c->names[kind]))
                 FL_TRY(fl_kernel_end(b, c->names[kind], time_product(b, c, (product_kind)kind)));
     }
-    return FL_ERR_OK;
+    return queries(b);
 }
 
 /* ---- rows, once -------------------------------------------------------------------------------------------------- */

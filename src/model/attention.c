@@ -34,11 +34,32 @@ static fl_err rotate_queries(const fl_attention *t, const fl_path *path, int32_t
     return t->w->be->op->rope(t->w->be, &args);
 }
 
+/* Document rows whose queries are rotated as they are made; one rotation is all that matmul has. */
+static int32_t rows_rotated(const fl_attention *t) {
+    return t->w->be->matmul_rope && t->n_paths == 1 ? t->tail_row : 0;
+}
+
+static fl_err make_rotated(const fl_attention *t, const fl_inputs *q_in, int32_t rows) {
+    if (rows == 0) return FL_ERR_OK;
+    return fl_dense_run(t->w->be, &(fl_dense_args){.w = &t->layer->q_b,
+                                                   .x = *q_in,
+                                                   .rows = rows,
+                                                   .out = FL_MATMUL_ROPE,
+                                                   .y = t->paths[0].q,
+                                                   .rope = {.table = t->paths[0].table,
+                                                            .nope_dim = t->nope,
+                                                            .rope_dim = t->rope,
+                                                            .scale = t->softmax_scale},
+                                                   .arena = t->arena});
+}
+
 /* q_in: [rows][k of q_b]. */
 static fl_err make_queries(fl_attention *t, const fl_inputs *q_in) {
     const fl_weight *w = &t->layer->q_b;
-    int32_t rows = t->step->rows, n = rows % QUERY_ROWS > 0 ? rows % QUERY_ROWS : QUERY_ROWS;
-    for (int32_t row = 0; row < rows; row += n, n = QUERY_ROWS) {
+    int32_t rows = t->step->rows, first = rows_rotated(t), rest = (rows - first) % QUERY_ROWS;
+    FL_TRY(make_rotated(t, q_in, first));
+    t->q_raw_row = first;
+    for (int32_t row = first, n = rest > 0 ? rest : QUERY_ROWS; row < rows; row += n, n = QUERY_ROWS) {
         FL_TRY(fl_dense_run(t->w->be, &(fl_dense_args){.w = w,
                                                        .x = fl_inputs_from(t->w, q_in, row, w->k),
                                                        .rows = n,
@@ -56,7 +77,8 @@ static fl_err project(fl_attention *t, const fl_inputs *normed) {
     int32_t rows = t->step->rows, q_dim = t->nope + t->rope;
     fl_inputs q_in = *normed, latents = {0};
     FL_TRY(fl_arena_take(t->arena, (int64_t)rows * layer->qkv_a.n, sizeof(float), &t->down));
-    int32_t raw_rows = rows < QUERY_ROWS ? rows : QUERY_ROWS;
+    int32_t raw_rows = rows - rows_rotated(t);
+    if (raw_rows > QUERY_ROWS) raw_rows = QUERY_ROWS;
     FL_TRY(fl_arena_take(t->arena, (int64_t)raw_rows * t->heads * q_dim, sizeof(float), &t->q_raw));
     for (int32_t i = 0; i < t->n_paths; i++)
         FL_TRY(fl_attention_take(t, (int64_t)rows * t->heads * q_dim, &t->paths[i].q));
@@ -128,6 +150,7 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
                       .q_rank = c->q_lora_rank,
                       .act_bytes = (int64_t)fl_dtype_bytes(w->be->act_dtype),
                       .softmax_scale = step->softmax_scale};
+    t.tail_row = step->n_document < step->n_seqs ? step->seqs[step->n_document].row : step->rows;
     if (t.attend->temperature) t.softmax_scale *= t.attend->temperature[layer_index];
     choose_paths(&t);
     FL_TRY(fl_attention_take(&t, (int64_t)step->rows * t.heads * t.v, &t.out));
@@ -140,10 +163,9 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
                                   NULL));
         if (t.attend->probe) FL_TRY(fl_attend_measure(&t, piece));
     }
-    int32_t tail = step->n_document < step->n_seqs ? step->seqs[step->n_document].row : step->rows;
-    if (tail < t.q_raw_row)
-        return FL_FAIL(FL_ERR_INTERNAL, "tail of %d rows, at most %d", step->rows - tail, QUERY_ROWS);
-    if (tail < step->rows) FL_TRY(fl_attend_tail(&t, tail, step->rows - tail));
+    if (t.tail_row < t.q_raw_row)
+        return FL_FAIL(FL_ERR_INTERNAL, "tail of %d rows, at most %d", step->rows - t.tail_row, QUERY_ROWS);
+    if (t.tail_row < step->rows) FL_TRY(fl_attend_tail(&t, t.tail_row, step->rows - t.tail_row));
     return fl_dense_run(w->be, &(fl_dense_args){.w = &layer->o,
                                                 .x = {.act = t.out},
                                                 .rows = step->rows,

@@ -26,12 +26,12 @@ typedef struct fl_attention {
     int32_t heads, nope, rope, v, latent, q_rank;
     int64_t act_bytes; /* of one element */
     float softmax_scale;
-    float *down;  /* [rows][q_rank + latent + rope]: q_a | latent | k_pe before norms */
-    float *q_raw; /* [rows from q_raw_row on][heads][nope + rope] before rope */
-    int32_t q_raw_row;
-    void *latents; /* [rows][latent] act */
-    void *k_pe;    /* [rows][rope] act */
-    void *out;     /* [rows][heads][v] act */
+    float *down;                 /* [rows][q_rank + latent + rope]: q_a | latent | k_pe before norms */
+    float *q_raw;                /* [rows from q_raw_row on][heads][nope + rope] before rope */
+    int32_t q_raw_row, tail_row; /* the first tail row is at or behind q_raw_row */
+    void *latents;               /* [rows][latent] act */
+    void *k_pe;                  /* [rows][rope] act */
+    void *out;                   /* [rows][heads][v] act */
     fl_path paths[FL_PATHS_MAX];
     int32_t n_paths;
 } fl_attention;

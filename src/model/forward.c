@@ -22,7 +22,8 @@ fl_err fl_dense_run(fl_backend *be, const fl_dense_args *a) {
                            .out = a->out,
                            .y = a->y,
                            .y_stride = fl_matmul_width(a->out, a->w->n),
-                           .y_codes = a->y_codes};
+                           .y_codes = a->y_codes,
+                           .rope = a->rope};
     if (a->w->scale) args.x_codes = a->x.codes;
     return fl_matmul_run(be, &args, a->arena);
 }

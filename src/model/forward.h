@@ -64,6 +64,7 @@ typedef struct fl_dense_args {
     fl_matmul_out out;
     void *y; /* [rows][n], SwiGLU: [rows][n / 2] */
     fl_codes y_codes;
+    fl_matmul_rope rope;
     fl_arena *arena; /* for matmul's scratch; NULL where w has no block scales */
 } fl_dense_args;
 

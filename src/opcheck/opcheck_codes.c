@@ -27,6 +27,12 @@ oc_codes oc_codes_of(oc_run *run, const oc_mat *x, int32_t skip) {
     return c;
 }
 
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 void oc_codes_same(oc_run *run, const oc_codes *got, const oc_codes *want) {
     oc_guards(run, &got->block);
     for (int64_t r = 0; r < want->rows; r++) {
@@ -35,11 +41,11 @@ void oc_codes_same(oc_run *run, const oc_codes *got, const oc_codes *want) {
             return;
         }
         for (int32_t b = 0; b < want->k / FL_SCALE_BLOCK; b++) {
-            const float *a = &got->at.scale[b * got->at.scale_stride + r],
-                        *w = &want->at.scale[b * want->at.scale_stride + r];
-            if (memcmp(a, w, sizeof *a) == 0) continue;
-            oc_fail(run, "scale of row %lld, block %d: %a, must be %a", (long long)r, b, (double)*a,
-                    (double)*w);
+            float a = got->at.scale[b * got->at.scale_stride + r],
+                  w = want->at.scale[b * want->at.scale_stride + r];
+            if (bits_of(a) == bits_of(w)) continue;
+            oc_fail(run, "scale of row %lld, block %d: %a, must be %a", (long long)r, b, (double)a,
+                    (double)w);
             return;
         }
     }

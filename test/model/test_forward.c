@@ -1,5 +1,5 @@
-/* The forward pass: handing activations on as codes changes no bit of the result, on the reference and on a GPU where
- * there is one. */
+/* The forward pass: handing activations on as codes, and rotating queries as they are made, changes no bit of the
+ * result, on the reference and on a GPU where there is one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,10 +63,11 @@ static void codes_are_handed_on_where_weights_have_scales(void **state) {
 
 typedef void change_fn(timeline *t);
 
-static void changes_no_bit(const char *backend, change_fn *change) {
+static void changes_no_bit(const char *backend, change_fn *change, change_fn *before) {
     if (!fl_backend_available(backend)) return;
     timeline *t = open_timeline(backend);
     size_t bytes = (size_t)ROWS * (size_t)t->weights->config.vocab_size * sizeof(float);
+    if (before) before(t);
     float *one = run(t);
     timeline_close(t);
     t = open_timeline(backend);
@@ -80,14 +81,31 @@ static void changes_no_bit(const char *backend, change_fn *change) {
 
 static void codes_change_no_bit(void **state) {
     (void)state;
-    changes_no_bit("reference-w8a8", forget_codes);
-    changes_no_bit("cuda-w8a8-deterministic", forget_codes);
+    changes_no_bit("reference-w8a8", forget_codes, NULL);
+    changes_no_bit("cuda-w8a8-deterministic", forget_codes, NULL);
+}
+
+static void fuse_rope(timeline *t) {
+    t->be->matmul_rope = true;
+}
+
+static void part_rope(timeline *t) {
+    t->be->matmul_rope = false;
+}
+
+/* The reference has the epilogue too, as its definition, though its forward pass does without. */
+static void rotated_queries_change_no_bit(void **state) {
+    (void)state;
+    changes_no_bit("reference", part_rope, fuse_rope);
+    changes_no_bit("cuda-deterministic", part_rope, fuse_rope);
+    changes_no_bit("cuda-w8a8-deterministic", part_rope, fuse_rope);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_handed_on_where_weights_have_scales),
         cmocka_unit_test(codes_change_no_bit),
+        cmocka_unit_test(rotated_queries_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,8 +143,8 @@ FL_DEVICE void fl_barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
                  : "memory");
 }
 
-/* Writes `value` at the same place of the shared memory of block `rank`; its 4 bytes count on that block's barrier, whose
- * waiters see it. */
+/* Writes `value` at the same place of the shared memory of block `rank`; its 4 bytes count on that block's barrier,
+ * whose waiters see it. */
 FL_DEVICE void fl_store_at(float *shared, float value, uint64_t *barrier, uint32_t rank) {
     asm volatile("{\n"
                  ".reg .b32 to, there;\n"

@@ -1,5 +1,7 @@
 #include "op/matmul/matmul.h"
 
+#include <math.h>
+
 #include "backend/backend.h"
 #include "op/validate.h"
 
@@ -21,16 +23,28 @@ static fl_err validate_codes(const char *op, const fl_matmul_args *a) {
     return y ? fl_codes_validate(op, &a->y_codes, a->rows, w->n / 2) : FL_ERR_OK;
 }
 
+static fl_err validate_rope(const char *op, const fl_matmul_args *a) {
+    const fl_matmul_rope *r = &a->rope;
+    if (a->out != FL_MATMUL_ROPE) return FL_ERR_OK;
+    FL_TRY(fl_need_range(op, "rope.nope_dim", r->nope_dim, 0, FL_ATTN_HEAD_DIM_MAX));
+    FL_TRY(fl_need_range(op, "rope.rope_dim", r->rope_dim, 2, FL_ATTN_HEAD_DIM_MAX));
+    FL_TRY(fl_need_multiple(op, "rope.rope_dim", r->rope_dim, 2));
+    FL_TRY(fl_need_multiple(op, "w[].n with rope", a->w[0].n, r->nope_dim + r->rope_dim));
+    if (isfinite(r->scale)) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_INVALID, "matmul: rope.scale is %g, must be finite", (double)r->scale);
+}
+
 fl_err fl_matmul_validate(const fl_matmul_args *a) {
     const char *op = "matmul";
     FL_TRY(fl_need_count(op, "rows", a->rows));
     FL_TRY(fl_need_range(op, "n_groups", a->n_groups, 1, FL_OP_DIM_MAX));
     FL_TRY(fl_weights_validate(op, a->w, a->n_groups));
     FL_TRY(validate_scales(op, a));
-    FL_TRY(fl_need_range(op, "out", (int64_t)a->out, FL_MATMUL_F32, FL_MATMUL_SWIGLU_CODES));
+    FL_TRY(fl_need_range(op, "out", (int64_t)a->out, FL_MATMUL_F32, FL_MATMUL_ROPE));
     if (!a->x_codes.codes) FL_TRY(fl_need_stride(op, "x_stride", a->x_stride, a->w[0].k));
     if (fl_matmul_is_swiglu(a->out)) FL_TRY(fl_need_multiple(op, "w[].n", a->w[0].n, 2));
     FL_TRY(validate_codes(op, a));
+    FL_TRY(validate_rope(op, a));
     if (a->out == FL_MATMUL_SWIGLU_CODES) return FL_ERR_OK;
     return fl_need_stride(op, "y_stride", a->y_stride, fl_matmul_width(a->out, a->w[0].n));
 }
@@ -56,12 +70,15 @@ fl_cost fl_matmul_cost(const fl_matmul_args *a) {
     double weight_bytes = a->w[0].scale ? 1 : FL_COST_WEIGHT_BYTES;
     double groups = a->n_groups < a->rows ? a->n_groups : a->rows; /* a group without rows is not read */
     double x_row = a->x_codes.codes ? fl_codes_row_bytes(k) : k * FL_COST_ACT_BYTES;
+    double table_row = a->out == FL_MATMUL_ROPE ? a->rope.rope_dim * (double)sizeof(float) : 0;
     return (fl_cost){.flops = 2 * rows * n * k,
-                     .bytes = groups * n * k * weight_bytes + rows * (x_row + y_row_bytes(a)),
+                     .bytes = groups * n * k * weight_bytes + rows * (x_row + y_row_bytes(a) + table_row),
                      .fp8_flops = a->w[0].scale ? 2 * rows * n * k : 0};
 }
 
 fl_err fl_matmul_need_plain(const fl_backend *be, const fl_matmul_args *a) {
+    if (a->out == FL_MATMUL_ROPE && !be->matmul_rope)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: backend %s has no rope epilogue", be->name);
     if (!a->w[0].scale) return FL_ERR_OK;
     return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: backend %s does not take e4m3 weights with block scales",
                    be->name);

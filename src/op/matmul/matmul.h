@@ -2,10 +2,12 @@
  * each). Products accumulate in f32 over k in a fixed order that does not depend on the number of rows, so a
  * row's result is the same bits in any batch (contract 1; tested). Epilogues: f32, rounded to act, or SwiGLU:
  *   y[r][j] = silu(u[j]) * u[n/2 + j], u = x W^T in f32, silu(t) = t / (1 + exp(-t)); rounded to act;
- * with block scales also SwiGLU as codes (codes.h) of what is rounded to act.
+ * with block scales also SwiGLU as codes (codes.h) of what is rounded to act. Or rope (op/rope/rope.h) of u, whose n
+ * are heads side by side: what the op rope makes of an f32 result.
  * Tolerance: |error| <= k * 2^-24 * sum|x w| for f32; one act rounding more for act; SwiGLU 1e-5 relative
  * more. Shapes: avx512 takes k in multiples of 32 and for SwiGLU n in multiples of 128, refuses others by name;
- * reference, avx2 and cuda take all. Cost: flops 2 rows n k; bytes min(n_groups, rows) n k w + rows (k act + outputs).
+ * reference, avx2 and cuda take all. Cost: flops 2 rows n k; bytes min(n_groups, rows) n k w + rows (k act + outputs);
+ * a table of rope besides; what epilogues compute is not counted.
  *
  * Weights with block scales (fl_weight.scale, on backends with w8a8) are multiplied with quantised activations: codes
  * with scales s[b] of 128 inputs b, as codes.h has it, made here or given. With the codes' exact products
@@ -23,7 +25,15 @@ typedef enum fl_matmul_out {
     FL_MATMUL_ACT,
     FL_MATMUL_SWIGLU,
     FL_MATMUL_SWIGLU_CODES, /* weights with block scales; n / 2 a multiple of FL_SCALE_BLOCK */
+    FL_MATMUL_ROPE, /* on backends with matmul_rope; n a multiple of nope_dim + rope_dim; rounded to act */
 } fl_matmul_out;
+
+typedef struct fl_matmul_rope {
+    const float *table; /* [rows][rope_dim / 2][2]: cos, sin */
+    int32_t nope_dim;   /* of each head, before rope_dim */
+    int32_t rope_dim;   /* even */
+    float scale;
+} fl_matmul_rope;
 
 typedef struct fl_matmul_args {
     const void *x; /* [rows], x_stride apart, k wide, act; not looked at where x_codes are there */
@@ -38,8 +48,9 @@ typedef struct fl_matmul_args {
     fl_matmul_out out;
     void *y; /* [rows], y_stride apart; n (SwiGLU: n/2) wide */
     int64_t y_stride;
-    fl_codes y_codes; /* FL_MATMUL_SWIGLU_CODES, in place of y */
-    void *scratch;    /* fl_matmul_scratch_bytes(a) bytes, 64-byte aligned: codes that were not given */
+    fl_codes y_codes;    /* FL_MATMUL_SWIGLU_CODES, in place of y */
+    fl_matmul_rope rope; /* FL_MATMUL_ROPE */
+    void *scratch;       /* fl_matmul_scratch_bytes(a) bytes, 64-byte aligned: codes that were not given */
 } fl_matmul_args;
 
 static inline bool fl_matmul_is_swiglu(fl_matmul_out out) {
@@ -61,7 +72,7 @@ int64_t fl_matmul_scratch_bytes(const fl_matmul_args *a);
 /* The codes of a product with block scales: those given, or `*made` true and room for them in scratch. */
 fl_codes fl_matmul_codes_of(const fl_matmul_args *a, bool *made);
 
-/* The refusal of backends without w8a8. */
+/* The refusals of backends without w8a8 or matmul_rope. */
 fl_err fl_matmul_need_plain(const fl_backend *be, const fl_matmul_args *a);
 
 #endif

@@ -138,7 +138,8 @@ static fl_err find_plan(fl_cuda *cuda, const fl_product *p, const key *shape, pl
 }
 
 bool fl_product_blas_takes(const fl_cuda *cuda, const fl_product *p) {
-    bool dense = p->n_groups == 1 && !p->group_rows && !fl_matmul_is_swiglu(p->out);
+    bool plain = p->out == FL_MATMUL_F32 || p->out == FL_MATMUL_ACT;
+    bool dense = p->n_groups == 1 && !p->group_rows && plain;
     bool aligned = (uintptr_t)p->x % ALIGN_MIN == 0 && (uintptr_t)p->w % ALIGN_MIN == 0 &&
                    (uintptr_t)p->y % ALIGN_MIN == 0 && p->x_stride % 8 == 0 && p->y_stride % 8 == 0 &&
                    p->k % 8 == 0 && p->n % 8 == 0;

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "op/matmul/matmul_w8a8_check.h"
+#include "op/rope/rope.h"
 #include "opcheck/opcheck_case.h"
 
 typedef struct shape {
@@ -166,6 +167,50 @@ static void check_rows(oc_run *run, const fixture *f) {
     oc_same(run, &y, &f->y.be);
 }
 
+/* Heads that n features may be; false: none that this check knows. */
+static bool choose_heads(int32_t n, fl_matmul_rope *rope) {
+    static const int32_t dims[][2] = {{128, 64}, {16, 8}, {32, 64}, {6, 2}, {2, 2}, {1, 2}, {0, 2}};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        rope->nope_dim = dims[i][0];
+        rope->rope_dim = dims[i][1];
+        if (n % (dims[i][0] + dims[i][1]) == 0) return true;
+    }
+    return false;
+}
+
+void fl_matmul_check_rope(oc_run *run, const fl_matmul_args *f32, int64_t gap) {
+    fl_matmul_args fused = *f32;
+    int32_t n = f32->w->n, rows = f32->rows;
+    if (!choose_heads(n, &fused.rope)) return;
+    oc_mat table = oc_input(run, FL_DTYPE_F32, rows, fused.rope.rope_dim, fused.rope.rope_dim);
+    oc_mat y = oc_output(run, run->be->act_dtype, rows, n, n + gap);
+    oc_mat two = oc_output(run, run->be->act_dtype, rows, n, n + gap);
+    oc_fill_mat(run, &table, OC_NORMAL);
+    fused.out = FL_MATMUL_ROPE;
+    fused.rope.table = table.data;
+    fused.rope.scale = 0.3f;
+    fused.y = y.data;
+    fused.y_stride = y.stride;
+    if (!run->be->matmul_rope && run->be->op != run->ref->op) {
+        OC_REFUSED(run, run->be->op->matmul(run->be, &fused), "rope epilogue");
+        return;
+    }
+    fl_rope_args rope = {.x = f32->y, .x_stride = f32->y_stride, .table = table.data, .rows = rows};
+    rope.nope_dim = fused.rope.nope_dim;
+    rope.rope_dim = fused.rope.rope_dim;
+    rope.n_heads = n / (rope.nope_dim + rope.rope_dim);
+    rope.scale = fused.rope.scale;
+    rope.y = two.data;
+    rope.y_stride = two.stride;
+    OC_OK(run, run->be->op->matmul(run->be, f32));
+    OC_OK(run, run->be->op->rope(run->be, &rope));
+    OC_OK(run, run->be->op->matmul(run->be, &fused));
+    oc_guards(run, &y);
+    /* an odd nope_dim may take another kernel */
+    if (run->be->deterministic && rope.nope_dim % 2 == 0) oc_same(run, &y, &two);
+    else oc_near(run, &y, &two, oc_row_bound(run, &two, 4e-3, y.dtype)); /* a rounding each */
+}
+
 static void check_shape(oc_run *run, const shape *s) {
     static const char *const out_names[] = {"f32", "act", "swiglu"};
     if (!oc_case(run, s->kind, "matmul rows=%d n=%d k=%d gap=%d groups=%d out=%s %s", s->rows, s->n, s->k,
@@ -185,6 +230,7 @@ static void check_shape(oc_run *run, const shape *s) {
         oc_outs_near(run, &f.y, f.bound);
         oc_near(run, &f.y.ref, &f.expected, oc_row_bound(run, &f.expected, 1e-6, FL_DTYPE_F32));
         check_rows(run, &f);
+        if (s->out == FL_MATMUL_F32) fl_matmul_check_rope(run, &args, s->gap);
     }
     while (oc_timing(run, fl_matmul_cost(&args))) OC_OK(run, run->be->op->matmul(run->be, &args));
 }
@@ -237,7 +283,17 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, matmul, good, x_stride, 3, "matmul: x_stride");
     OC_REFUSED_WITH(run, matmul, good, y_stride, 7, "matmul: y_stride");
     OC_REFUSED_WITH(run, matmul, good, out, FL_MATMUL_SWIGLU_CODES, "matmul: codes without w[].scale");
-    OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)4, "matmul: out");
+    OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)5, "matmul: out");
+    fl_matmul_args turned = good;
+    turned.out = FL_MATMUL_ROPE;
+    turned.rope = (fl_matmul_rope){.nope_dim = 2, .rope_dim = 2, .scale = 1};
+    OC_OK(run, fl_matmul_validate(&turned));
+    OC_REFUSED_WITH(run, matmul, turned, rope.nope_dim, -1, "matmul: rope.nope_dim");
+    OC_REFUSED_WITH(run, matmul, turned, rope.nope_dim, 1, "matmul: w[].n with rope");
+    OC_REFUSED_WITH(run, matmul, turned, rope.rope_dim, 0, "matmul: rope.rope_dim");
+    OC_REFUSED_WITH(run, matmul, turned, rope.rope_dim, 3, "matmul: rope.rope_dim");
+    OC_REFUSED_WITH(run, matmul, turned, rope.scale, INFINITY, "matmul: rope.scale");
+    OC_REFUSED_WITH(run, matmul, turned, y_stride, 7, "matmul: y_stride");
     OC_REFUSED_WITH(run, matmul, good, out, (fl_matmul_out)-1, "matmul: out");
     fl_matmul_args swiglu = good;
     swiglu.out = FL_MATMUL_SWIGLU;
@@ -301,6 +357,10 @@ static void check_cost(oc_run *run) {
     oc_cost(run, fl_matmul_cost(&args), 560, 240 + 7 * (8 + 20));
     args.out = FL_MATMUL_SWIGLU;
     oc_cost(run, fl_matmul_cost(&args), 560, 240 + 7 * (8 + 10));
+    args.out = FL_MATMUL_ROPE;
+    args.rope = (fl_matmul_rope){.nope_dim = 3, .rope_dim = 2};
+    oc_cost(run, fl_matmul_cost(&args), 560, 240 + 7 * (8 + 20 + 8));
+    args.out = FL_MATMUL_SWIGLU;
     args.rows = 2; /* at most two groups are read */
     oc_cost(run, fl_matmul_cost(&args), 160, 160 + 2 * (8 + 10));
 }

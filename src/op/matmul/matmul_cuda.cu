@@ -59,6 +59,7 @@ extern "C" fl_err fl_matmul_cuda(fl_backend *be, const fl_matmul_args *a) {
                     .group_rows = a->group_rows,
                     .n_groups = a->n_groups,
                     .rows = a->rows,
-                    .out = a->out};
+                    .out = a->out,
+                    .rope = a->rope};
     return fl_product_run(fl_cuda_of(be), &p, a->w);
 }

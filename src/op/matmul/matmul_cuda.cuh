@@ -22,7 +22,8 @@ typedef struct fl_product {
     int32_t *fault; /* device: told of wrong group_rows, which are read inside 0 .. rows whatever they say */
     int32_t n_groups, rows, n, k;
     fl_matmul_out out;
-    bool all_groups; /* group_rows begins at 0 and ends at rows */
+    fl_matmul_rope rope; /* FL_MATMUL_ROPE, with group_rows or one group */
+    bool all_groups;     /* group_rows begins at 0 and ends at rows */
     /* fl_product_blas only: not NULL where x and w are e4m3 codes with block scales, as fl_codes and fl_weight
      * have them. */
     const float *x_scale, *w_scale;

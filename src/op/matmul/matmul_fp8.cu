@@ -5,6 +5,7 @@
  * of the tasks. Each thread reads 8 inputs of a task at once, all tasks' before it works on the first, and writes 8
  * codes. Bound by memory: 2 bytes in, 1 out. */
 #include "op/cuda/codes.cuh"
+#include "op/cuda/rope.cuh"
 #include "op/matmul/matmul_fp8.cuh"
 
 enum {
@@ -141,6 +142,7 @@ static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x
                             .y = a->y,
                             .y_stride = a->y_stride,
                             .y_codes = a->y_codes,
+                            .rope = a->rope,
                             .group_rows = a->group_rows ? a->group_rows + begin : NULL,
                             .rows = a->rows,
                             .n = a->w[0].n,
@@ -160,6 +162,10 @@ static fl_err need_aligned(const fl_matmul_args *a) {
             return FL_FAIL(FL_ERR_INVALID, "matmul: weight %d and its scales must be 16-byte aligned", i);
     if ((uintptr_t)a->x_codes.codes % 16 != 0 || (uintptr_t)a->y_codes.codes % 16 != 0)
         return FL_FAIL(FL_ERR_INVALID, "matmul: codes must be 16-byte aligned");
+    if (a->out == FL_MATMUL_ROPE && !fl_rope_pairs(&a->rope))
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "matmul: rope with block scales: nope_dim %d must be even, the table 8-byte aligned",
+                       a->rope.nope_dim);
     if (fl_matmul_is_swiglu(a->out) && a->w[0].n % FL_SCALE_BLOCK != 0)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: SwiGLU's n %d with block scales must be a multiple of %d",
                        a->w[0].n, FL_SCALE_BLOCK);

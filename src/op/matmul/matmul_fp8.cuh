@@ -16,7 +16,8 @@ typedef struct fl_fp8_product {
     int64_t w_group_stride, w_scale_group_stride;
     void *y;
     int64_t y_stride;
-    fl_codes y_codes; /* FL_MATMUL_SWIGLU_CODES */
+    fl_codes y_codes;          /* FL_MATMUL_SWIGLU_CODES */
+    fl_matmul_rope rope;       /* FL_MATMUL_ROPE */
     const int32_t *group_rows; /* device, [n_groups + 1]; NULL = one group with all rows */
     int32_t n_groups, rows, n, k;
     fl_matmul_out out;

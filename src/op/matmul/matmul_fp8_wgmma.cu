@@ -13,8 +13,8 @@
  * than 1,000 cycles, so it issues three copies for it and nothing else; it alone works out which tiles there are.
  *
  * SwiGLU as codes: a group of 128 features lies in both blocks of a cluster, half in each, so each tells the other the
- * largest of its half of every row. What one warp waits for is the warp of the same rows in the other block, which is at
- * the same stage but for the depth of the ring.
+ * largest of its half of every row. What one warp waits for is the warp of the same rows in the other block, which is
+ * at the same stage but for the depth of the ring.
  *
  * Nothing about a row's sums depends on the tile's shape or the row's place in it. Rows and features outside are copied
  * as zeros or as a neighbour's, multiplied and not stored. */
@@ -49,7 +49,7 @@ enum {
 typedef struct plan {
     fl_tile_walk walk;
     fl_tile_out y;
-    fl_codes y_codes;             /* FL_MATMUL_SWIGLU_CODES */
+    fl_codes y_codes;               /* FL_MATMUL_SWIGLU_CODES */
     const float *x_scale, *w_scale; /* x_scale: 16-byte aligned, at or before the first row's */
     int64_t x_scale_stride, w_scale_group_stride, w_scale_stride;
     int32_t scale_skew; /* rows from x_scale to the first */
@@ -294,7 +294,8 @@ FL_DEVICE void store_codes(const plan *plan, shared_state *s, const fl_tile *til
     gate_tile<SHAPE>(sum, words, largest);
 #pragma unroll
     for (int r = 0; r < SHAPE::WAVES * 2; r++)
-        if (q == 0) fl_store_at(theirs + r / 2 * WAVE_ROWS + r % 2 * 8, largest[r / 2][r % 2], told, rank ^ 1);
+        if (q == 0)
+            fl_store_at(theirs + r / 2 * WAVE_ROWS + r % 2 * 8, largest[r / 2][r % 2], told, rank ^ 1);
     fl_barrier_wait(told, turn / 2 % 2);
 #pragma unroll
     for (int r = 0; r < SHAPE::WAVES * 2; r++) {
@@ -356,8 +357,7 @@ static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
             fl_barrier_init(&s->full[i], 2); /* copies, the weights' scales */
             fl_barrier_init(&s->empty[i], SHAPE::GROUPS * 4 * SHAPE::BLOCKS);
         }
-        for (int32_t i = 0; i < 2 * WARPS_MULTIPLYING_MAX; i++)
-            fl_barrier_init(&s->told[i % 2][i / 2], 1);
+        for (int32_t i = 0; i < 2 * WARPS_MULTIPLYING_MAX; i++) fl_barrier_init(&s->told[i % 2][i / 2], 1);
         fl_barrier_init_fence();
         fl_tma_prefetch(&map_x);
         fl_tma_prefetch(&map_w);
@@ -437,7 +437,8 @@ template <class SHAPE> static plan make_plan(const fl_cuda *cuda, const fl_fp8_p
                            .y_stride = p->y_stride,
                            .width = width,
                            .together = fl_tile_together(p->y, p->y_stride, p->out),
-                           .out = p->out};
+                           .out = p->out,
+                           .rope = p->rope};
     return plan;
 }
 

@@ -2,6 +2,7 @@
  * for each row and 8 features of y, 8 warps a block. A warp's lanes go through k side by side and are summed by
  * shuffles at the end: an order that depends on k alone. Bound by memory traffic, far from its limit; models have no
  * such shapes. */
+#include "op/cuda/rope.cuh"
 #include "op/matmul/matmul_cuda.cuh"
 
 enum { WARPS = 8, TILE_FEATURES = 8, BLOCKS_MAX = 1 << 16 };
@@ -25,6 +26,19 @@ FL_DEVICE float dot(const fl_product *p, const fl_bf16 *x, const fl_bf16 *w, int
     return fl_warp_sum(sum);
 }
 
+/* Feature i of row r, whose product is `value`, after rope. w: the group's. */
+FL_DEVICE float rotated(const fl_product *p, const fl_bf16 *x, const fl_bf16 *w, int32_t r, int32_t i,
+                        float value) {
+    const fl_matmul_rope *rope = &p->rope;
+    int32_t turned = i % (rope->nope_dim + rope->rope_dim) - rope->nope_dim, odd = turned & 1;
+    if (turned >= 0) {
+        float other = dot(p, x, w + (int64_t)(odd ? i - 1 : i + 1) * p->k, threadIdx.x % 32);
+        const float *at = rope->table + (int64_t)r * rope->rope_dim + turned - odd;
+        value = odd ? fl_rope_odd(other, value, at[0], at[1]) : fl_rope_even(value, other, at[0], at[1]);
+    }
+    return __fmul_rn(value, rope->scale);
+}
+
 static __global__ void __launch_bounds__(WARPS * 32) product_plain_kernel(const fl_product p) {
     int32_t lane = threadIdx.x % 32, width = fl_product_width(&p);
     int64_t tiles_n = fl_tasks_of(width, TILE_FEATURES);
@@ -45,6 +59,7 @@ static __global__ void __launch_bounds__(WARPS * 32) product_plain_kernel(const 
             float value = dot(&p, x, w + (int64_t)i * p.k, lane);
             if (p.out == FL_MATMUL_SWIGLU)
                 value = fl_swiglu(value, dot(&p, x, w + (int64_t)(width + i) * p.k, lane));
+            if (p.out == FL_MATMUL_ROPE) value = rotated(&p, x, w, r, i, value);
             if (lane != 0) continue;
             if (p.out == FL_MATMUL_F32) ((float *)p.y)[y + i] = value;
             else ((fl_bf16 *)p.y)[y + i] = __float2bfloat16(value);

@@ -49,6 +49,22 @@ static void swiglu_codes(const job *j, const fl_weight *w, int32_t r) {
     }
 }
 
+/* A row of f32 becomes its rope. */
+static void rotate(const fl_matmul_rope *rope, int32_t r, int32_t n, float *y) {
+    double scale = (double)rope->scale;
+    for (int32_t h = 0; h < n; h += rope->nope_dim + rope->rope_dim) {
+        for (int32_t i = 0; i < rope->nope_dim; i++) y[h + i] = (float)(scale * (double)y[h + i]);
+        for (int32_t i = 0; i < rope->rope_dim; i += 2) {
+            float *pair = y + h + rope->nope_dim + i;
+            double even = (double)pair[0], odd = (double)pair[1];
+            double cosine = (double)rope->table[(int64_t)r * rope->rope_dim + i];
+            double sine = (double)rope->table[(int64_t)r * rope->rope_dim + i + 1];
+            pair[0] = (float)(scale * (even * cosine - odd * sine));
+            pair[1] = (float)(scale * (even * sine + odd * cosine));
+        }
+    }
+}
+
 static void matmul_row(void *context, int32_t r, int32_t worker) {
     (void)worker;
     const job *j = context;
@@ -64,6 +80,7 @@ static void matmul_row(void *context, int32_t r, int32_t worker) {
     float *y = (float *)a->y + r * a->y_stride;
     for (int32_t i = 0; i < width; i++)
         y[i] = a->out == FL_MATMUL_SWIGLU ? swiglu(j, w, r, i) : (float)product(j, w, r, i);
+    if (a->out == FL_MATMUL_ROPE) rotate(&a->rope, r, width, y);
 }
 
 fl_err fl_matmul_ref(fl_backend *be, const fl_matmul_args *a) {

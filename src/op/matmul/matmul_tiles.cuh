@@ -3,6 +3,7 @@
 #ifndef FL_OP_MATMUL_MATMUL_TILES_CUH
 #define FL_OP_MATMUL_MATMUL_TILES_CUH
 
+#include "op/cuda/rope.cuh"
 #include "op/matmul/matmul_cuda.cuh"
 
 /* The walk: groups one after another, within a group bands of band_tiles row tiles, within a band feature by feature,
@@ -100,6 +101,7 @@ typedef struct fl_tile_out {
     int32_t width;    /* features of y */
     int32_t together; /* neighbouring elements that may be stored at once: 8 (bf16), 2 or 1 */
     fl_matmul_out out;
+    fl_matmul_rope rope; /* FL_MATMUL_ROPE */
 } fl_tile_out;
 
 static inline int32_t fl_tile_together(const void *y, int64_t y_stride, fl_matmul_out out) {
@@ -173,6 +175,14 @@ FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32
         uint32_t words[16];
 #pragma unroll
         for (int j = 0; j < 16; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+        fl_tile_row_bf16(o, row, inside, first, words);
+    } else if (o->out == FL_MATMUL_ROPE) {
+        uint32_t words[16];
+        fl_rope_walk walk =
+            fl_rope_walk_from(&o->rope, inside ? row : 0, first + (int32_t)(threadIdx.x % 4) * 2);
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            words[j] = fl_rope_next(&o->rope, &walk, d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
         fl_tile_row_bf16(o, row, inside, first, words);
     } else { /* gates in the first half, ups in the second */
         uint32_t words[8];

@@ -36,6 +36,7 @@ static const shape shapes[] = {
     {OC_CHECK, 66, 1, 128, 0, FL_MATMUL_F32, OC_NORMAL, 7},
     {OC_CHECK, 257, 256, 896, 4, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_CHECK, 1, 256, 256, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 70, 576, 384, 0, FL_MATMUL_F32, OC_NORMAL, 0},   /* three heads of 192 */
     {OC_CHECK, 70, 768, 128, 5, FL_MATMUL_SWIGLU, OC_SPIKE, 0}, /* many tiles shorter than the ring on cuda */
     {OC_SLOW, 700, 1280, 256, 6, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_SLOW, 1030, 256, 4096, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
@@ -238,6 +239,7 @@ static void check_shape(oc_run *run, const shape *s) {
     oc_near(run, &f.y.ref, &f.expected, oc_row_bound(run, &f.expected, 1e-6, FL_DTYPE_F32));
     check_rows(run, &f);
     check_given(run, &f, args);
+    if (s->out == FL_MATMUL_F32) fl_matmul_check_rope(run, &args, s->gap);
 }
 
 static void check_limits(oc_run *run) {

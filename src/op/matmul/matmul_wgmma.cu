@@ -12,6 +12,7 @@
  * SwiGLU: half of a tile's features are gates, the others the same features' ups, n / 2 further on. Both then lie in
  * the accumulators of one thread. */
 #include "op/cuda/hopper.cuh"
+#include "op/cuda/rope.cuh"
 #include "op/matmul/matmul_cuda.cuh"
 
 enum {
@@ -288,6 +289,14 @@ FL_DEVICE void store_tile(const plan *plan, const tile *at, int32_t first_row, c
 #pragma unroll
             for (int j = 0; j < N / 4; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
             store_bf16(plan, at, (uint16_t *)p->y + y, inside, words);
+        } else if (p->out == FL_MATMUL_ROPE) {
+            uint32_t words[N / 4];
+            fl_rope_walk walk =
+                fl_rope_walk_from(&p->rope, inside ? row : 0, at->feature + (int32_t)(threadIdx.x % 4) * 2);
+#pragma unroll
+            for (int j = 0; j < N / 4; j++)
+                words[j] = fl_rope_next(&p->rope, &walk, d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+            store_bf16(plan, at, (uint16_t *)p->y + y, inside, words);
         } else {
             uint32_t words[N / 8];
 #pragma unroll
@@ -391,7 +400,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 bool fl_product_wgmma_takes(const fl_product *p) {
     bool x_fits = (uintptr_t)p->x % 16 == 0 && p->x_stride % 8 == 0 &&
                   (p->group_rows || p->n_groups == 1 || p->x_group_stride % 8 == 0);
-    return x_fits && (uintptr_t)p->w % 16 == 0 && p->w_group_stride % 8 == 0 && p->k % 8 == 0;
+    bool y_fits = p->out != FL_MATMUL_ROPE || fl_rope_pairs(&p->rope);
+    return x_fits && y_fits && (uintptr_t)p->w % 16 == 0 && p->w_group_stride % 8 == 0 && p->k % 8 == 0;
 }
 
 static fl_err make_maps(const fl_product *p, int32_t features, CUtensorMap *map_x, CUtensorMap *map_w) {

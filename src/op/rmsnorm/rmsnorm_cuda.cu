@@ -2,8 +2,8 @@
  * under way), else a block of 256 threads; bound by memory traffic. A thread takes quads of elements, keeps the first
  * QUADS of them in registers between the sum and the scaling, and reads the rest of a longer row again. QUADS is no
  * larger than dim asks for, which leaves registers for more rows at once. Which thread adds what in which order depends
- * on dim alone: not on rows, not on whether the row's addresses allow 16-byte accesses. The 128 elements that a warp has
- * at once are one group of codes. */
+ * on dim alone: not on rows, not on whether the row's addresses allow 16-byte accesses. The 128 elements that a warp
+ * has at once are one group of codes. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/codes.cuh"
 #include "op/cuda/rows.cuh"

@@ -3,6 +3,7 @@
  * dimensions or strides forbid that, units are single elements that look at their pair; the arithmetic is the
  * same, so the bits are. */
 #include "backend/cuda/cuda_backend.h"
+#include "op/cuda/rope.cuh"
 #include "op/cuda/rows.cuh"
 
 enum { UNIT = 4, ROWS_EACH = 4, UNITS_EACH = 2 };
@@ -15,14 +16,6 @@ typedef struct params {
     int32_t x_head, y_head; /* strides; width counts heads side by side */
     float scale;
 } params;
-
-FL_DEVICE float turn_even(float even, float odd, float cosine, float sine) {
-    return __fmaf_rn(even, cosine, -__fmul_rn(odd, sine));
-}
-
-FL_DEVICE float turn_odd(float even, float odd, float cosine, float sine) {
-    return __fmaf_rn(even, sine, __fmul_rn(odd, cosine));
-}
 
 static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_wide_kernel(const params p) {
     int32_t first = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x) * UNIT;
@@ -44,8 +37,8 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_wide_kernel(const
         if (row >= p.rows) return;
         float4 v = x[k], r = table[k];
         if (turned >= 0)
-            v = make_float4(turn_even(v.x, v.y, r.x, r.y), turn_odd(v.x, v.y, r.x, r.y),
-                            turn_even(v.z, v.w, r.z, r.w), turn_odd(v.z, v.w, r.z, r.w));
+            v = make_float4(fl_rope_even(v.x, v.y, r.x, r.y), fl_rope_odd(v.x, v.y, r.x, r.y),
+                            fl_rope_even(v.z, v.w, r.z, r.w), fl_rope_odd(v.z, v.w, r.z, r.w));
         *(uint2 *)(p.y + row * p.y_stride + y_at) =
             make_uint2(fl_pack_bf16(__fmul_rn(v.x, p.scale), __fmul_rn(v.y, p.scale)),
                        fl_pack_bf16(__fmul_rn(v.z, p.scale), __fmul_rn(v.w, p.scale)));
@@ -66,7 +59,7 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) rope_narrow_kernel(con
         if (turned >= 0) {
             float2 pair = make_float2(x[from - odd], x[from - odd + 1]);
             float cosine = table[turned - odd], sine = table[turned - odd + 1];
-            v = odd ? turn_odd(pair.x, pair.y, cosine, sine) : turn_even(pair.x, pair.y, cosine, sine);
+            v = odd ? fl_rope_odd(pair.x, pair.y, cosine, sine) : fl_rope_even(pair.x, pair.y, cosine, sine);
         }
         y[head * p.y_head + in_head] = __float2bfloat16_rn(__fmul_rn(v, p.scale));
     }
