@@ -108,7 +108,7 @@ def wanted(results):
         out.append((case + " over prefill-window-16k-16h", ratio(results.rate(case), window), 0.85, "x", True))
     for case in ("prefill-blocks-2%-16h", "prefill-blocks-4%-16h"):
         out.append(("mean + score + select over " + case, chosen_share(results, case), 0.25, "x", False))
-    for case in ("experts-v3-up-fp8", "experts-v3-down-fp8"):
+    for case in ("experts-v3-up-fp8", "experts-v3-up-codes-fp8", "experts-v3-down-fp8", "experts-v3-down-codes-fp8"):
         out.append((case, results.rate(case), 900e12, "TFLOP/s", True))
     for case in ("dense-8k-fp8", "dense-v3-q_b-fp8", "dense-v3-o-fp8"):
         alone = best_peer(results, case, "block scales")
