@@ -341,16 +341,17 @@ static fl_err time_select(fl_kernel_bench *b, const choice *c) {
 
 /* ---- attn_absorbed ----------------------------------------------------------------------------------------------- */
 
+/* The last rows of one timeline. */
 typedef struct absorbed_case {
     const char *name;
-    int32_t n_heads;
+    int32_t rows, n_heads;
     fl_kv_format format;
 } absorbed_case;
 
 static const absorbed_case absorbed_cases[] = {
-    {"absorbed-512k-16h-int4", 16, FL_KV_INT4},   {"absorbed-512k-16h-fp8", 16, FL_KV_FP8},
-    {"absorbed-512k-16h-bf16", 16, FL_KV_BF16},   {"absorbed-512k-128h-int4", 128, FL_KV_INT4},
-    {"absorbed-512k-128h-bf16", 128, FL_KV_BF16},
+    {"absorbed-512k-16h-int4", 1, 16, FL_KV_INT4},   {"absorbed-512k-16h-fp8", 1, 16, FL_KV_FP8},
+    {"absorbed-512k-16h-bf16", 1, 16, FL_KV_BF16},   {"absorbed-512k-16h-int4-16rows", 16, 16, FL_KV_INT4},
+    {"absorbed-512k-128h-int4", 1, 128, FL_KV_INT4}, {"absorbed-512k-128h-bf16", 1, 128, FL_KV_BF16},
 };
 
 static fl_err run_absorbed(fl_backend *be, const void *args) {
@@ -383,12 +384,12 @@ static fl_err take_pages_written(fl_kernel_bench *b, fl_kv_layer *kv, int32_t to
 }
 
 static fl_err time_absorbed(fl_kernel_bench *b, const absorbed_case *c) {
-    int32_t tokens = b->be->device ? 524288 : 1024, heads = b->be->device ? c->n_heads : 4;
+    int32_t tokens = b->be->device ? 524288 : 1024, heads = b->be->device ? c->n_heads : 4, rows = c->rows;
     fl_dtype act = b->be->act_dtype;
-    fl_kv_rows seq = {.n_rows = 1, .pos = tokens - 1};
+    fl_kv_rows seq = {.n_rows = rows, .pos = tokens - rows};
     fl_attn_absorbed_args a = {.seqs = &seq,
                                .n_seqs = 1,
-                               .rows = 1,
+                               .rows = rows,
                                .n_heads = heads,
                                .kv = {.latent_dim = 512,
                                       .rope_dim = 64,
@@ -397,17 +398,18 @@ static fl_err time_absorbed(fl_kernel_bench *b, const absorbed_case *c) {
     int32_t width = a.kv.latent_dim + a.kv.rope_dim;
     void *q;
     FL_TRY(take_pages_written(b, &a.kv, tokens, &seq.pages));
-    FL_TRY(fl_kernel_take_random(b, (int64_t)heads * width, act, score_deviation / sqrt(width), &q));
-    FL_TRY(fl_kernel_take(b, (int64_t)heads * a.kv.latent_dim * (int64_t)fl_dtype_bytes(act), &a.out));
-    FL_TRY(fl_kernel_take(b, fl_attn_absorbed_scratch_bytes(1, heads, a.kv.latent_dim, seq.pos), &a.scratch));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * heads * width, act, score_deviation / sqrt(width), &q));
+    FL_TRY(fl_kernel_take(b, (int64_t)rows * heads * a.kv.latent_dim * (int64_t)fl_dtype_bytes(act), &a.out));
+    FL_TRY(fl_kernel_take(b, fl_attn_absorbed_scratch_bytes(rows, heads, a.kv.latent_dim, tokens - 1),
+                          &a.scratch));
     a.q = q;
     const fl_kernel_case timed = {.name = c->name,
                                   .op = "attn_absorbed",
                                   .run = run_absorbed,
                                   .args = &a,
                                   .useful = fl_attn_absorbed_cost(&a)};
-    return fl_kernel_time(b, &timed, "1 row, %d keys in %s, %d heads of %d+%d", tokens,
-                          fl_kv_format_name(c->format), heads, a.kv.latent_dim, a.kv.rope_dim);
+    return fl_kernel_time(b, &timed, "%d row%s, %d keys in %s, %d heads of %d+%d", rows, rows > 1 ? "s" : "",
+                          tokens, fl_kv_format_name(c->format), heads, a.kv.latent_dim, a.kv.rope_dim);
 }
 
 fl_err fl_kernel_attend_cases(fl_kernel_bench *b) {

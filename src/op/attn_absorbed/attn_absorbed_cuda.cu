@@ -12,6 +12,7 @@
  * threads. Shared: 47 KiB (int4) to 63 KiB (bf16) at 128 + 32 dimensions, 113 KiB (int4: two blocks a
  * multiprocessor) to 167 KiB (bf16) at 512 + 64. Bound by memory traffic up to 16 lanes a key, if decoding keeps
  * up; by shared memory's beyond. Shapes that this does not fit take a plain kernel. */
+#include "op/attn_absorbed/attn_absorbed_pairs.cuh"
 #include "op/attn_absorbed/attn_absorbed_ring.cuh"
 
 enum {
@@ -23,8 +24,9 @@ enum {
     PLAIN_THREADS = 128,
     MERGE_THREADS = 512,
     MERGE_WARPS = MERGE_THREADS / 32,
-    MERGE_DIMS = 128,  /* of a block of the merge */
-    MERGE_CHUNK = 2048 /* spans whose shares are in shared memory at a time */
+    MERGE_DIMS = 128, /* of a block of the merge */
+    MERGE_AHEAD = 8,  /* spans that a warp reads together */
+    MERGE_CHUNK = 512 /* spans whose shares are in shared memory at a time: one a thread */
 };
 
 /* Shared memory. `keys` has a second page behind it if plain, else `stored` has the next one's bytes. */
@@ -297,11 +299,11 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_absorbed_kernel(const 
     __shared__ board b;
     task t;
     state st;
-    if (!open_task(p, &b, &t)) return;
-    uint32_t seen = b.seen;
+    if (!find_task(p, &t)) return;
+    see_pages(p, t, &b);
+    uint32_t seen = b.seen[0]; /* a span is one split here */
     if (seen == 0) {
-        if (threadIdx.x < t.n_lanes)
-            *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.split)) = make_float2(-INFINITY, 0);
+        store_nothing(p, t);
         return;
     }
     bool plain = p.stored_bytes == 0;
@@ -430,67 +432,79 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 
 /* ---- merge ----------------------------------------------------------------------------------------------------- */
 
-/* o of span i weighs shares[i]; the warp adds up every MERGE_WARPS-th of `n` spans, four dimensions a thread. The first
- * one's are at `o`, the next `stride` floats on. */
-FL_DEVICE void merge_values(int64_t stride, const float *shares, const float *o, int32_t n, float4 *sum) {
-    enum { AHEAD = 8 };
-    for (int32_t first = threadIdx.x / 32; first < n; first += AHEAD * MERGE_WARPS) {
-        float4 x[AHEAD];
-        float share[AHEAD];
+/* Of every MERGE_WARPS-th of `n` spans from `first` on, four dimensions a thread; the first span's are at `o`, the
+ * next `stride` floats on. */
+typedef float4 merge_run[MERGE_AHEAD];
+
+FL_DEVICE void fetch_spans(const float *o, int64_t stride, int32_t first, int32_t n, merge_run &x) {
 #pragma unroll
-        for (int32_t i = 0; i < AHEAD; i++) {
-            int32_t span = first + i * MERGE_WARPS;
-            share[i] = span < n ? shares[span] : 0;
-            x[i] = make_float4(0, 0, 0, 0);
-            if (share[i] > 0) x[i] = *(const float4 *)(o + span * stride);
-        }
-#pragma unroll
-        for (int32_t i = 0; i < AHEAD; i++) {
-            sum->x += share[i] * x[i].x;
-            sum->y += share[i] * x[i].y;
-            sum->z += share[i] * x[i].z;
-            sum->w += share[i] * x[i].w;
-        }
+    for (int32_t i = 0; i < MERGE_AHEAD; i++) {
+        int32_t span = first + i * MERGE_WARPS;
+        x[i] = make_float4(0, 0, 0, 0);
+        if (span < n) x[i] = *(const float4 *)(o + span * stride);
     }
 }
 
-/* The largest m of a line's spans, in all threads. */
-FL_DEVICE float merge_top(const params &p, int64_t line, int32_t n_spans, int32_t span, float *words) {
+/* o of span i weighs shares[i]; what a span without a key holds may be anything. */
+FL_DEVICE void add_spans(const float *shares, int32_t first, int32_t n, const merge_run &x, float4 *sum) {
+#pragma unroll
+    for (int32_t i = 0; i < MERGE_AHEAD; i++) {
+        int32_t span = first + i * MERGE_WARPS;
+        float share = span < n ? shares[span] : 0;
+        if (share == 0) continue; /* NaN has its part */
+        sum->x += share * x[i].x;
+        sum->y += share * x[i].y;
+        sum->z += share * x[i].z;
+        sum->w += share * x[i].w;
+    }
+}
+
+/* The largest of all threads' x. */
+FL_DEVICE float merge_max(float x, float *words) {
     float top = -INFINITY;
-    for (int32_t i = threadIdx.x; i < n_spans; i += MERGE_THREADS)
-        top = fmaxf(top, state_of(p, partial_of(p, line, i * span))->x);
-    top = fl_warp_max(top);
-    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = top;
+    x = fl_warp_max(x);
+    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = x;
     __syncthreads();
     for (int32_t i = 0; i < MERGE_WARPS; i++) top = fmaxf(top, words[i]);
     return top;
 }
 
-/* Grid: lines x slices of MERGE_DIMS dimensions. Spans without a key have l 0 and no o. */
+/* Grid: lines x slices of MERGE_DIMS dimensions. Spans without a key have l 0 and no o. What is needed first is read
+ * before it is known what it weighs. */
 static __global__ void __launch_bounds__(MERGE_THREADS)
     attn_absorbed_merge_kernel(const __grid_constant__ params p) {
     __shared__ float tops[MERGE_WARPS], sums[MERGE_WARPS], shares[MERGE_CHUNK];
     __shared__ float4 parts[MERGE_WARPS][MERGE_DIMS / 4];
-    int32_t pos, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int32_t pos, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+                 first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
     const timeline *seq;
     int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &seq);
-    int32_t span = span_at(p, *seq, pos), n_spans = pos / (SPLIT * span) + 1;
-    int32_t first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
-    float top = merge_top(p, line, n_spans, span, tops), l = 0, sum = 0, value = 0;
+    int32_t span = span_at(p, *seq, pos), n_spans = pos / (SPLIT * span) + 1, dim = first_dim + 4 * lane;
+    int64_t stride = (int64_t)span * p.partial_stride;
+    const float *from = partial_of(p, line, 0) + (dim < p.partial_stride - SCRATCH_STEP ? dim : 0);
     float4 o = make_float4(0, 0, 0, 0);
+    float2 state = make_float2(-INFINITY, 0);
+    float l = 0, sum = 0, value = 0;
+    merge_run x;
+    fetch_spans(from, stride, warp, n_spans, x);
+    if ((int32_t)threadIdx.x < n_spans) state = *state_of(p, partial_of(p, line, threadIdx.x * span));
+    float top = state.x;
+    for (int32_t i = threadIdx.x + MERGE_CHUNK; i < n_spans; i += MERGE_CHUNK)
+        top = fmaxf(top, state_of(p, partial_of(p, line, i * span))->x);
+    top = merge_max(top, tops);
     for (int32_t first = 0; first < n_spans; first += MERGE_CHUNK) {
-        int32_t n = min(MERGE_CHUNK, n_spans - first);
+        int32_t n = min((int32_t)MERGE_CHUNK, n_spans - first), i = threadIdx.x;
+        if (first > 0 && i < n) state = *state_of(p, partial_of(p, line, (first + i) * span));
         __syncthreads(); /* all are done with the shares before */
-        for (int32_t i = threadIdx.x; i < n; i += MERGE_THREADS) {
-            float2 state = *state_of(p, partial_of(p, line, (first + i) * span));
-            shares[i] = state.y > 0 ? fl_exp2(state.x - top) : 0;
+        if (i < n) {
+            shares[i] = state.y == 0 ? 0 : fl_exp2(state.x - top);
             l += shares[i] * state.y;
         }
         __syncthreads();
-        int32_t dim = first_dim + 4 * lane;
-        if (dim < p.partial_stride - SCRATCH_STEP)
-            merge_values((int64_t)span * p.partial_stride, shares, partial_of(p, line, first * span) + dim, n,
-                         &o);
+        for (i = warp; i < n; i += MERGE_AHEAD * MERGE_WARPS) {
+            if (first + i > warp) fetch_spans(from + first * stride, stride, i, n, x);
+            add_spans(shares, i, n, x, &o);
+        }
     }
     l = fl_warp_sum(l);
     if (lane == 0) sums[warp] = l;
@@ -501,10 +515,10 @@ static __global__ void __launch_bounds__(MERGE_THREADS)
         sum += sums[i];
         value += ((const float *)parts[i])[threadIdx.x];
     }
-    int32_t dim = first_dim + (int32_t)threadIdx.x;
+    dim = first_dim + (int32_t)threadIdx.x;
     if (dim < p.kv.latent_dim)
-        ((fl_bf16 *)p.out)[line * p.kv.latent_dim + dim] = __float2bfloat16_rn(sum > 0 ? value / sum : 0);
-    if (p.lse && dim == 0) p.lse[line] = sum > 0 ? top + __log2f(sum) : -INFINITY;
+        ((fl_bf16 *)p.out)[line * p.kv.latent_dim + dim] = __float2bfloat16_rn(sum == 0 ? 0 : value / sum);
+    if (p.lse && dim == 0) p.lse[line] = sum == 0 ? -INFINITY : top + __log2f(sum);
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------------ */
@@ -519,14 +533,14 @@ static int32_t splits_of(const fl_kv_rows *seq) {
 }
 
 /* Which kernel. */
-typedef enum way { PLAIN, PAGE_BY_PAGE, RING } way;
+typedef enum way { PLAIN, PAGE_BY_PAGE, RING, PAIRS_OF_WARPS } way;
 
 static way way_of(const fl_attn_absorbed_args *a, const params *p) {
     const fl_kv_cuda *kv = &p->kv;
     bool aligned = (uintptr_t)a->q % 4 == 0 && kv->wide_latent && kv->wide_k_pe;
-    if (aligned && (uintptr_t)a->q % 16 == 0 && kv->latent_dim == RING_LATENT && kv->rope_dim == RING_ROPE &&
+    if (aligned && (uintptr_t)a->q % 16 == 0 && kv->latent_dim == WIDE_LATENT && kv->rope_dim == WIDE_ROPE &&
         kv->group != 32 && p->key_step == 1)
-        return RING;
+        return fl_kv_format_is_plain(kv->format) ? RING : PAIRS_OF_WARPS;
     if (aligned && kv->latent_dim % 16 == 0 && kv->latent_dim <= LATENT_MAX && kv->rope_dim % 16 == 0 &&
         kv->rope_dim <= ROPE_MAX)
         return PAGE_BY_PAGE;
@@ -558,9 +572,7 @@ static fl_err open_params(const fl_attn_absorbed_args *a, params *p) {
 /* Tasks of the timeline's last row, or of the row below seq->pos that has most. */
 static int32_t tasks_of(const timeline *seq) {
     int32_t n = (seq->pos + seq->n_rows - 1) / (SPLIT * seq->span) + 1;
-    if (seq->pos_at && seq->span > 1 && n < TWO_FROM / SPLIT) n = TWO_FROM / SPLIT;
-    if (seq->pos_at && seq->span > 2 && n < FOUR_FROM / (2 * SPLIT)) n = FOUR_FROM / (2 * SPLIT);
-    return n;
+    return seq->pos_at && seq->span > 1 && n < ROW_TASKS ? (int32_t)ROW_TASKS : n;
 }
 
 /* Adds the first rows of a timeline that have the same span, from `row` of it on; returns how many. */
@@ -607,6 +619,8 @@ static fl_err launch(const params *p, way way, cudaStream_t stream) {
                        p->n_lines, p->n_spans);
     if (way == RING) {
         FL_TRY(launch_ring(p, stream));
+    } else if (way == PAIRS_OF_WARPS) {
+        FL_TRY(launch_pairs(p, stream));
     } else if (way == PAGE_BY_PAGE) {
         FL_TRY(launch_page_by_page(p, stream));
     } else {
@@ -628,7 +642,7 @@ extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_a
     params p;
     FL_TRY(open_params(a, &p));
     way way = way_of(a, &p);
-    p.spans = way == RING;
+    p.spans = way == RING || way == PAIRS_OF_WARPS;
     p.lanes = way == RING ? ring_lanes(a, p.n_splits) : LANES;
     for (int32_t i = 0, row = 0; i < a->n_seqs;) {
         p.n_seqs = p.n_groups = p.n_lines = p.n_spans = 0;

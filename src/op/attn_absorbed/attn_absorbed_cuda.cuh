@@ -1,8 +1,7 @@
 /* What the CUDA kernels of attn_absorbed share: a launch's parameters, which keys a row sees, how a block finds
  * its task, where partial results go. A task is a span of splits of one timeline and up to 16 or 32 of its (row,
- * head) pairs, its lanes. The span of a row is one split, or two or four for rows far down a long timeline, where
- * one row fills the device even so: a matter of the row's own position, so that its bits do not depend on what
- * else is in the call. */
+ * head) pairs, its lanes. The span of a row is one split, or as many, up to eight, as leave a task for each
+ * multiprocessor: a matter of the row's own position, so that its bits do not depend on what else is in the call. */
 #ifndef FL_OP_ATTN_ABSORBED_CUDA_CUH
 #define FL_OP_ATTN_ABSORBED_CUDA_CUH
 
@@ -19,11 +18,10 @@ enum {
     PAGE = FL_KV_PAGE_TOKENS,
     SPLIT = FL_ATTN_ABSORBED_SPLIT_TOKENS,
     PAGES = (int)SPLIT / (int)PAGE,
-    SPAN_MAX = 4,      /* splits; 32 pages */
-    TWO_FROM = 131072, /* positions from which a span has two splits, four */
-    FOUR_FROM = 262144,
-    SEQS_MAX = 64, /* timelines of a launch */
-    QUARTERS = 4,  /* parts of the dimensions that S is summed of */
+    SPAN_MAX = 8,    /* splits; 64 pages */
+    ROW_TASKS = 132, /* of a row that reads more splits: one for each multiprocessor */
+    SEQS_MAX = 64,   /* timelines of a launch */
+    QUARTERS = 4,    /* parts of the dimensions that S is summed of */
     S_STRIDE = PAGE + 8,
     S_BYTES = QUARTERS * LANES * S_STRIDE * 4,
     P_BYTES = LANES * S_STRIDE * 2,
@@ -109,10 +107,16 @@ FL_DEVICE bool sees_any(const sight &s, int32_t from, int32_t end, int32_t step)
     bool any = false;
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
-        int64_t first = ((int64_t)max(from, s.begin[i]) + step - 1) / step * step;
+        int64_t first = max(from, s.begin[i]);
+        if (step > 1) first = (first + step - 1) / step * step;
         any = any || first < min(end, s.end[i]);
     }
     return any;
+}
+
+/* Every key in [from, end), if no step leaves keys out; two runs side by side may count as no. */
+FL_DEVICE bool sees_all(const sight &s, int32_t from, int32_t end) {
+    return s.begin[1] <= from && s.end[1] >= end;
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------------------------- */
@@ -121,6 +125,8 @@ FL_DEVICE bool sees_any(const sight &s, int32_t from, int32_t end, int32_t step)
 typedef struct task {
     const int32_t *pages; /* of the first split on */
     int64_t first_line;   /* (row, head) of lane 0 in q, out and scratch */
+    int32_t seq;          /* of the launch's timelines */
+    int32_t first_lane;   /* among the timeline's */
     int32_t n_lanes;
     int32_t split, span; /* the first split, how many */
     int32_t last_pos;    /* of the lanes' rows */
@@ -130,7 +136,8 @@ typedef struct task {
 typedef struct board {
     sight sights[LANES_MAX];
     float scale[LANES_MAX]; /* what the sums so far are worth after the current page's maximum */
-    uint32_t seen;          /* bit i: some lane sees a key of page i */
+    uint32_t seen[2];       /* bit i: some lane sees a key of page i, or 32 + i */
+    uint32_t partial[2];    /* bit i: some lane does not see all of that page */
 } board;
 
 /* Behind the first split of a span lie its results. */
@@ -149,7 +156,8 @@ static inline __host__ __device__ int32_t span_of(const fl_attn_view *view, int3
     if (view->window > 0 && !view->far) reach = (int64_t)view->window + view->segment;
     if (view->distance_end > 0 && view->distance_end < reach) reach = view->distance_end;
     if (reach > pos) reach = pos;
-    return reach >= FOUR_FROM ? 4 : reach >= TWO_FROM ? 2 : 1;
+    int32_t span = ((int32_t)reach / SPLIT + ROW_TASKS) / ROW_TASKS;
+    return span < SPAN_MAX ? span : SPAN_MAX;
 }
 
 /* The position of a lane's row. */
@@ -162,31 +170,55 @@ FL_DEVICE int32_t span_at(const params &p, const timeline &seq, int32_t pos) {
     return seq.pos_at && p.spans ? span_of(&p.view, pos) : seq.span;
 }
 
-/* False: no row of the task reaches the split. The sights are on the board, `seen` is complete after a barrier. */
-FL_DEVICE bool open_task(const params &p, board *b, task *t) {
+/* The block's task. False: no row of it reaches the split. */
+FL_DEVICE bool find_task(const params &p, task *t) {
     int32_t group = (int32_t)(blockIdx.x % p.n_groups), i = 0;
     while (i + 1 < p.n_seqs && p.seqs[i + 1].first_group <= group) i++;
     const timeline &seq = p.seqs[i];
-    int32_t first = (group - seq.first_group) * p.lanes;
-    t->n_lanes = min(p.lanes, seq.n_rows * p.n_heads - first);
-    t->first_line = (int64_t)seq.row * p.n_heads + first;
-    t->last_pos = pos_of(p, seq, first + t->n_lanes - 1);
+    t->seq = i;
+    t->first_lane = (group - seq.first_group) * p.lanes;
+    t->n_lanes = min(p.lanes, seq.n_rows * p.n_heads - t->first_lane);
+    t->first_line = (int64_t)seq.row * p.n_heads + t->first_lane;
+    t->last_pos = pos_of(p, seq, t->first_lane + t->n_lanes - 1);
     t->span = span_at(p, seq, t->last_pos);
     t->split = (int32_t)(blockIdx.x / p.n_groups) * t->span;
     t->pages = seq.pages + t->split * PAGES;
-    if (t->last_pos < t->split * SPLIT) return false;
-    if (threadIdx.x == 0) b->seen = 0;
-    __syncthreads();
-    int32_t each = THREADS / p.lanes, lane = threadIdx.x / each;
-    sight s = {};
-    if (lane < t->n_lanes) s = sight_of(p.view, pos_of(p, seq, first + lane));
-    if (threadIdx.x % each == 0) b->sights[lane] = s;
-    for (int32_t page = threadIdx.x % each; page < t->span * PAGES; page += each) {
-        int32_t from = t->split * SPLIT + page * PAGE;
-        if (sees_any(s, from, from + PAGE, p.key_step)) atomicOr(&b->seen, 1u << page);
+    return t->last_pos >= t->split * SPLIT;
+}
+
+/* What its lanes see, to the board. */
+FL_DEVICE void see_pages(const params &p, const task &t, board *b) {
+    enum { EACH = SPAN_MAX * PAGES };
+    int32_t lane = threadIdx.x, page = threadIdx.x % EACH, from = t.split * SPLIT + page * PAGE;
+    if (threadIdx.x < 2) b->seen[threadIdx.x] = b->partial[threadIdx.x] = 0;
+    if (lane < LANES_MAX) {
+        sight s = {};
+        if (lane < t.n_lanes) s = sight_of(p.view, pos_of(p, p.seqs[t.seq], t.first_lane + lane));
+        b->sights[lane] = s;
     }
     __syncthreads();
-    return true;
+    bool any = false, all = true;
+    for (lane = threadIdx.x / EACH; page < t.span * PAGES && lane < t.n_lanes; lane += THREADS / EACH) {
+        const sight s = b->sights[lane];
+        any = any || sees_any(s, from, from + PAGE, p.key_step);
+        all = all && sees_all(s, from, from + PAGE);
+    }
+    uint32_t seen = __ballot_sync(~0u, any), partial = __ballot_sync(~0u, !all);
+    if (threadIdx.x % 32 == 0) {
+        atomicOr(&b->seen[page / 32], seen);
+        atomicOr(&b->partial[page / 32], partial);
+    }
+    __syncthreads();
+}
+
+FL_DEVICE uint64_t pages_of(const uint32_t (&bits)[2]) {
+    return (uint64_t)bits[1] << 32 | bits[0];
+}
+
+/* Results of a task none of whose lanes sees a key. */
+FL_DEVICE void store_nothing(const params &p, const task &t) {
+    if (threadIdx.x < t.n_lanes)
+        *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.split)) = make_float2(-INFINITY, 0);
 }
 
 #endif
