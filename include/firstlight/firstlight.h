@@ -203,6 +203,7 @@ typedef struct fl_engine_load {
     int64_t kv_disk_pages;            /* document pages in kv_disk, */
     int64_t kv_disk_bytes;            /* bytes of its files, */
     int64_t kv_disk_waiting;          /* pages in memory that are not stored yet, */
+    int64_t kv_disk_lost;             /* pages evicted before they were stored, */
     int64_t kv_disk_read;             /* pages that came back from it; all 0 without a kv_disk */
     bool lost; /* the device takes no more work of this process: open the engine in a new one */
 } fl_engine_load;

@@ -10,6 +10,8 @@
 #include "model/fingerprint.h"
 
 static const double WAIT_S = 0.01, CLOSE_S = 30;
+static const double SPARE_S = 2,
+                    STALLED_S = 0.5; /* most that a request waits for pages to be stored, and for one */
 
 /* One chain at a time is read: pages [first, end) of a document, of which `asked` were asked for and `done` have come
  * or failed. A reference is held on every page of the chain that is there, so that none is evicted meanwhile. */
@@ -17,6 +19,8 @@ struct fl_disk_tier {
     fl_disk *disk;
     int64_t page_bytes;
     int32_t end, next, done, failed; /* end 0: nothing is read; failed: the first that did not come */
+    int64_t n_spare;                 /* pages that a request can have without one that is not stored */
+    double stored_s;                 /* when the last page was handed down */
     fl_prefix_entry *chain;          /* [ctx pages] */
     int32_t *pages;                  /* [ctx pages] where each is held, -1 = not there */
 };
@@ -123,6 +127,7 @@ static bool store_one(fl_engine *e) {
     }
     pthread_mutex_unlock(&e->lock);
     if (!buffer) return false;
+    e->tier->stored_s = fl_now_s();
     if (!fl_disk_has(e->tier->disk, &entry.key) && copy_from_page(e, page, buffer))
         fl_disk_write(e->tier->disk, &entry, buffer);
     else fl_disk_release(e->tier->disk, buffer);
@@ -205,6 +210,28 @@ void fl_disk_tier_pump(fl_engine *e) {
     read_some(e);
     while (store_one(e)) {
     }
+    pthread_mutex_lock(&e->lock);
+    if (fl_prefix_n_unstored(e->prefix) > 0)
+        e->tier->n_spare = (int64_t)fl_kv_pool_free_pages(e->pool) + fl_prefix_spare(e->prefix);
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool fl_disk_tier_spares(fl_engine *e, fl_request *r) {
+    fl_disk_tier *tier = e->tier;
+    if (!tier) return true;
+    int64_t longest = (int64_t)r->n_prompt + r->max_tokens;
+    int64_t needed = fl_pages_of(longest < e->ctx_tokens ? (int32_t)longest : e->ctx_tokens);
+    double now_s = fl_now_s();
+    pthread_mutex_lock(&e->lock);
+    bool all_stored = fl_prefix_n_unstored(e->prefix) == 0;
+    pthread_mutex_unlock(&e->lock);
+    if (all_stored || tier->n_spare >= needed) {
+        tier->n_spare -= needed; /* until the next look: it is about to have them */
+        return true;
+    }
+    if (r->spare_asked_s == 0) r->spare_asked_s = now_s;
+    double moved_s = tier->stored_s > r->spare_asked_s ? tier->stored_s : r->spare_asked_s;
+    return now_s - r->spare_asked_s > SPARE_S || now_s - moved_s > STALLED_S;
 }
 
 /* The chain of the request's document as far as memory or disk have it; whether some of it is on disk only. Pages in
@@ -256,6 +283,7 @@ void fl_disk_tier_get_load(const fl_disk_tier *tier, const fl_prefix *prefix, fl
     out->kv_disk_pages = info.n_pages;
     out->kv_disk_bytes = info.bytes;
     out->kv_disk_read = info.n_read;
+    out->kv_disk_lost = fl_prefix_n_lost(prefix);
     out->kv_disk_waiting = fl_prefix_n_unstored(prefix) + info.n_writing;
 }
 

@@ -68,7 +68,9 @@ struct fl_request {
     double cost_total;             /* predicted FLOPs of the prefill, as it was admitted */
     fl_prefix_key root;            /* of its document in the prefix cache: that of its cache_salt */
     bool on_disk_asked;            /* the disk tier was asked for its document */
-    double blocked_s;              /* since when it waits for pages that others hold; 0 = it does not */
+    double
+        spare_asked_s; /* since when it waits for pages to be stored that would go for it; 0 = it does not */
+    double blocked_s;  /* since when it waits for pages that others hold; 0 = it does not */
     int64_t n_freed_seen; /* fl_engine.n_freed when it was last tried, so that it is not tried in vain */
     int64_t n_shared_seen;
     int64_t held_begin; /* start of the text no stop string has cleared yet */

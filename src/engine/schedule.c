@@ -94,7 +94,7 @@ static fl_err take_place(fl_engine *e, fl_request *r) {
 }
 
 static bool admit(fl_engine *e, fl_request *r) {
-    if (!fl_disk_tier_ready(e, r)) return false;
+    if (!fl_disk_tier_ready(e, r) || !fl_disk_tier_spares(e, r)) return false;
     pthread_mutex_lock(&e->lock);
     bool in_vain = r->n_freed_seen == e->n_freed;
     r->n_freed_seen = e->n_freed;

@@ -20,6 +20,7 @@ typedef struct entry {
     bool used, stored;
     double worth;
     uint64_t last_use;
+    uint64_t kept; /* by fl_prefix_spare's count of that number */
 } entry;
 
 struct fl_prefix {
@@ -30,7 +31,8 @@ struct fl_prefix {
     int32_t waits_first, waits_last, n_waiting; /* not stored below */
     fl_prefix_options costs;
     double evicted_worth; /* of the last page evicted: what age is measured by */
-    uint64_t clock;
+    uint64_t clock, n_counts;
+    int64_t n_lost;
     uint8_t secret[SECRET_BYTES];
     EVP_MD_CTX *sha;
 };
@@ -218,7 +220,10 @@ static void forget(fl_prefix *p, int32_t page) {
     while (*link != page) link = &p->entries[*link].next;
     *link = e->next;
     if (e->parent_page != NONE) p->entries[e->parent_page].n_children--;
-    if (!e->stored) remove_waiting(p, page);
+    if (!e->stored) {
+        remove_waiting(p, page);
+        p->n_lost++;
+    }
     e->used = false;
     fl_kv_pool_drop(p->pool, page);
 }
@@ -228,6 +233,7 @@ static bool only_ours(const fl_prefix *p, int32_t page) {
 }
 
 static bool goes_before(const entry *a, const entry *b) {
+    if (a->stored != b->stored) return a->stored;
     return a->worth != b->worth ? a->worth < b->worth : a->last_use < b->last_use;
 }
 
@@ -262,4 +268,19 @@ int32_t fl_prefix_evictable(const fl_prefix *p) {
     int32_t n = 0;
     for (int32_t i = 0; i < p->n_buckets; i++) n += only_ours(p, i);
     return n;
+}
+
+int32_t fl_prefix_spare(fl_prefix *p) {
+    int32_t n = 0;
+    p->n_counts++;
+    for (int32_t waiting = p->waits_first; waiting != NONE; waiting = p->entries[waiting].waits_next)
+        for (int32_t i = waiting; i != NONE && p->entries[i].kept != p->n_counts;
+             i = p->entries[i].parent_page)
+            p->entries[i].kept = p->n_counts;
+    for (int32_t i = 0; i < p->n_buckets; i++) n += only_ours(p, i) && p->entries[i].kept != p->n_counts;
+    return n;
+}
+
+int64_t fl_prefix_n_lost(const fl_prefix *p) {
+    return p->n_lost;
 }

@@ -2,8 +2,8 @@
  * SHA-256(secret, key of the page before, its 64 tokens): the secret is drawn at start (or kept with the disk tier), so
  * keys cannot be predicted, and the tokens are compared as well, so a collision can never hand out another prompt's
  * KV. A timeline's first parent is its root: that of its cache_salt, so that tenants do not see each other's pages.
- * The cache holds one reference on each of its pages. Of pages nobody else holds and no cached page follows, the one
- * that saves least is evicted first: worth = what computing it again would cost, on top of the worth of what was
+ * The cache holds one reference on each of its pages. Of pages nobody else holds and no cached page follows, those that a
+ * lower tier has are evicted before others, and of equals the one that saves least: worth = what computing it again would cost, on top of the worth of what was
  * evicted last when it was used last (GreedyDual: Cao and Irani, USITS 1997), so that cost and age weigh together.
  * Only document pages enter: their bits do not depend on who computed them (DESIGN 5.1, 5.4). */
 #ifndef FL_KV_PREFIX_H
@@ -73,5 +73,11 @@ void fl_prefix_set_stored(fl_prefix *prefix, int32_t page);
 
 /* Pages that only the cache holds: free on demand. */
 int32_t fl_prefix_evictable(const fl_prefix *prefix);
+
+/* Of these, the pages that can go without one that is not stored below: none that such a one follows. */
+int32_t fl_prefix_spare(fl_prefix *prefix);
+
+/* Pages evicted before a lower tier was told to have them. */
+int64_t fl_prefix_n_lost(const fl_prefix *prefix);
 
 #endif

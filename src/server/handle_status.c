@@ -67,6 +67,7 @@ static void read_gauges(fl_front *front, fl_gauges *out) {
                        .answer_tokens = s.answer_tokens,
                        .disk_bytes = s.load.kv_disk_bytes,
                        .disk_pages_waiting = s.load.kv_disk_waiting,
+                       .disk_pages_lost = s.load.kv_disk_lost,
                        .disk_pages_read = s.load.kv_disk_read,
                        .n_worker_restarts = s.n_restarts,
                        .ready = s.state == FL_LINK_READY,

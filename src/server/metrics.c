@@ -246,6 +246,8 @@ static void write_gauges(const fl_gauges *g, const char *labels, fl_buffer *out)
         {"kv_disk_bytes", "gauge", "Bytes of documents kept on disk.", (double)g->disk_bytes},
         {"kv_disk_pages_waiting", "gauge", "Pages in memory that are not on disk yet.",
          (double)g->disk_pages_waiting},
+        {"kv_disk_pages_lost_total", "counter", "Pages that left memory before they were on disk.",
+         (double)g->disk_pages_lost},
         {"kv_disk_pages_read_total", "counter", "Pages that came back from disk.",
          (double)g->disk_pages_read},
         {"worker_restarts_total", "counter", "Workers started after the first.",

@@ -49,8 +49,8 @@ typedef struct fl_gauges {
     int64_t n_running, n_waiting; /* requests in the engine */
     double kv_usage;              /* share of the KV pool that is in use, 0..1 */
     int64_t kv_tokens;
-    int64_t prompt_tokens, cached_tokens, computed_tokens, answer_tokens; /* totals */
-    int64_t disk_bytes, disk_pages_waiting, disk_pages_read;              /* of --kv-disk */
+    int64_t prompt_tokens, cached_tokens, computed_tokens, answer_tokens;     /* totals */
+    int64_t disk_bytes, disk_pages_waiting, disk_pages_lost, disk_pages_read; /* of --kv-disk */
     int64_t n_worker_restarts;
     bool ready;
     double load_fraction;

@@ -188,11 +188,12 @@ static const field load_fields[] = {
     COUNT(fl_engine_load, kv_disk_pages),
     COUNT(fl_engine_load, kv_disk_bytes),
     COUNT(fl_engine_load, kv_disk_waiting),
+    COUNT(fl_engine_load, kv_disk_lost),
     COUNT(fl_engine_load, kv_disk_read),
     BOOL(fl_engine_load, lost),
     {0},
 };
-_Static_assert(sizeof(fl_engine_load) == 592, "a new member of fl_engine_load needs a line in load_fields");
+_Static_assert(sizeof(fl_engine_load) == 600, "a new member of fl_engine_load needs a line in load_fields");
 
 static const field meters_fields[] = {
     COUNT(fl_meters, planned_bytes),

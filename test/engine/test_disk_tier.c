@@ -2,12 +2,14 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -157,6 +159,70 @@ static void what_memory_lost_comes_from_disk(void **state) {
     close_fixture(&f);
 }
 
+static fl_request *submit_one(fl_session *session, const int32_t *ids) {
+    fl_request *r = NULL;
+    fl_request_params p;
+    fl_request_params_default(&p);
+    p.tokens = ids;
+    p.n_tokens = PROMPT;
+    p.max_tokens = 1;
+    assert_int_equal(fl_submit(session, &p, &r), FL_ERR_OK);
+    return r;
+}
+
+/* The second is queued when the first ends, with more pages in its last step than can be on their way to the disk at
+ * once, and needs their room: it waits for them. */
+static void nothing_is_evicted_before_it_is_stored(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    s.ctx_tokens = s.kv_tokens = 1280;
+    s.max_step_s = 100;
+    fl_engine *e = open_engine(&s);
+    fl_session *sessions[2];
+    fl_request *requests[2];
+    for (int i = 0; i < 2; i++) assert_int_equal(fl_session_open(e, &sessions[i]), FL_ERR_OK);
+    for (int i = 0; i < 2; i++) requests[i] = submit_one(sessions[i], f.g.ids + 500 * (int64_t)i);
+    for (int i = 0; i < 2; i++) {
+        answer a = finish(requests[i]);
+        assert_int_equal(a.n, 1);
+        assert_int_equal(fl_session_close(sessions[i]), FL_ERR_OK);
+    }
+    fl_engine_load load;
+    fl_engine_get_load(e, &load);
+    assert_int_equal(load.kv_disk_lost, 0);
+    assert_int_equal(ask(e, f.g.ids, PROMPT, -1).cached, WHOLE_PAGES);
+    fl_engine_close(e);
+    close_fixture(&f);
+}
+
+/* A disk that takes nothing: requests are delayed a little, and what is lost is counted. */
+static void a_disk_that_refuses_stops_nobody(void **state) {
+    (void)state;
+    struct rlimit before, small;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    s.ctx_tokens = s.kv_tokens = 1280;
+    fl_engine *e = open_engine(&s);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    ask(e, f.g.ids, PROMPT, -1);
+    answer other = ask(e, f.g.ids + 500, PROMPT, -1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(other.finish, FL_FINISH_LENGTH);
+    if (other.ttft_s > 5) fail_msg("the first token came after %g s", other.ttft_s);
+    fl_engine_load load;
+    fl_engine_get_load(e, &load);
+    assert_true(load.kv_disk_lost > 0);
+    fl_engine_close(e);
+    close_fixture(&f);
+}
+
 static int64_t cached_with_salt(fl_engine *e, const fixture *f, const char *salt) {
     fl_session *session = NULL;
     fl_request *r = NULL;
@@ -243,6 +309,8 @@ int main(void) {
         cmocka_unit_test(other_settings_find_nothing),
         cmocka_unit_test(damage_never_reaches_an_answer),
         cmocka_unit_test(what_memory_lost_comes_from_disk),
+        cmocka_unit_test(nothing_is_evicted_before_it_is_stored),
+        cmocka_unit_test(a_disk_that_refuses_stops_nobody),
         cmocka_unit_test(salts_part_tenants_in_memory_and_on_disk),
         cmocka_unit_test(many_requests_share_one_reading),
         cmocka_unit_test(bad_folders_are_refused),

@@ -211,6 +211,34 @@ static void pages_wait_to_be_stored_in_order(void **state) {
     close_fixture(&f);
 }
 
+/* What a lower tier has goes before what it has not, whatever it is worth, and only what no page follows that it has
+ * not can go without losing one. */
+static void stored_pages_go_first(void **state) {
+    (void)state;
+    fixture f;
+    int32_t old[PAGES], pages[PAGES], found[PAGES];
+    fl_prefix_key key;
+    open_fixture(&f);
+    add_timeline(&f, 2, old);
+    assert_int_equal(fl_prefix_spare(f.prefix), 0);
+    f.tokens[0]++; /* another timeline */
+    add_timeline(&f, 2, pages);
+    fl_prefix_set_stored(f.prefix, pages[0]);
+    assert_int_equal(fl_prefix_spare(f.prefix), 0); /* its follower is not stored */
+    fl_prefix_set_stored(f.prefix, pages[1]);
+    assert_int_equal(fl_prefix_spare(f.prefix), 2);
+    fl_prefix_evict(f.prefix, PAGES - 2);
+    assert_int_equal(fl_prefix_n_lost(f.prefix), 0);
+    assert_int_equal(find(&f, f.tokens, 2, found, &key), 0);
+    f.tokens[0]--;
+    assert_int_equal(find(&f, f.tokens, 2, found, &key), 2); /* older, and still there */
+    assert_int_equal(fl_prefix_spare(f.prefix), 0);
+    for (int i = 0; i < 2; i++) fl_kv_pool_drop(f.pool, found[i]);
+    fl_prefix_evict(f.prefix, PAGES);
+    assert_int_equal(fl_prefix_n_lost(f.prefix), 2);
+    close_fixture(&f);
+}
+
 static void pool_runs_out_cleanly(void **state) {
     (void)state;
     fixture f;
@@ -234,6 +262,7 @@ int main(void) {
         cmocka_unit_test(what_costs_more_stays_longer),
         cmocka_unit_test(salts_part_tenants),
         cmocka_unit_test(pages_wait_to_be_stored_in_order),
+        cmocka_unit_test(stored_pages_go_first),
         cmocka_unit_test(pool_runs_out_cleanly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
