@@ -43,8 +43,8 @@ void fl_sampler_reset(fl_sampler *sampler, fl_sampler_mark mark);
 /* One more row. FL_ERR_INTERNAL: there is no room for it. */
 fl_err fl_sampler_add(fl_sampler *sampler, const fl_draw *draw);
 
-/* The op's arguments for the rows behind `mark`, but for logits and scratch, with their lists where ops read them. Valid
- * until the reset. */
+/* The op's arguments for the rows behind `mark`, but for logits and scratch, with their lists where ops read them.
+ * Valid until the reset. */
 fl_err fl_sampler_args(fl_sampler *sampler, fl_sampler_mark mark, fl_sample_args *out);
 
 /* What came of row i behind `mark`. FL_ERR_NUMERIC: a logit is not finite. FL_ERR_INTERNAL: no known id is allowed. */

@@ -1,7 +1,7 @@
-/* Sends requests to a server as a crowd of clients would, over connections that it keeps, and notes when what arrived. Open loop: requests come at
- * random times of a given rate whether or not the server keeps up, and each is timed from when it was due, so that a
- * stalled server cannot hide its stall. Closed loop: so many clients, each with its next request as soon as it has
- * its answer. */
+/* Sends requests to a server as a crowd of clients would, over connections that it keeps, and notes when what
+ * arrived. Open loop: requests come at random times of a given rate whether or not the server keeps up, and each is
+ * timed from when it was due, so that a stalled server cannot hide its stall. Closed loop: so many clients, each with
+ * its next request as soon as it has its answer. */
 #ifndef FL_LOAD_LOAD_RUN_H
 #define FL_LOAD_LOAD_RUN_H
 

@@ -115,7 +115,8 @@ void fl_http_reset(fl_http_exchange *e) {
 
 /* The slot of an event, with a reference to its exchange, if it has one: the client has left, or its socket has room.
  * The library, which reads what there is and then waits for more, misses an end that came together with the last bytes:
- * a client that leaves in the middle of a request is given a second, in which the library may find the request whole. */
+ * a client that leaves in the middle of a request is given a second, in which the library may find the request whole.
+ * */
 static fl_http_exchange *take_event(fl_http *http, uint64_t who, uint32_t events) {
     fl_http_exchange *e = NULL;
     uint32_t fd = (uint32_t)who, generation = (uint32_t)(who >> 32);

@@ -1,9 +1,9 @@
 /* block_select, CUDA. Grid: one block for each tile and head. Block: 256 threads, strided over the tile's scores,
  * of which each keeps up to EACH in registers; tiles of more blocks than that (EACH 0) read theirs from L1 in
- * every pass. Passes: the maximum, how many reach the threshold, the ids, put in order by ballots. If more reach
- * the threshold than fit, the one that lets just enough through is found by bisection over the floats (at most 32
- * counting passes), as in block_select_cpu.c: the lists are the same. The random control draws in order, so one
- * thread does it. Bound by the latency of its passes; scores are read from memory once. */
+ * every pass. Passes: the maximum, how many reach the threshold, the ids, put in order by ballots and one exchange
+ * of counts. If more reach the threshold than fit, the one that lets just enough through is found by bisection over
+ * the floats (at most 32 counting passes), as in block_select_cpu.c: the lists are the same. The random control draws
+ * in order, so one thread does it. Bound by the latency of its passes; scores are read from memory once. */
 #include <math.h>
 
 #include "backend/cuda/cuda_backend.h"
@@ -181,13 +181,13 @@ FL_DEVICE void put_block(const choice &c, int32_t block, uint16_t *ids) {
     for (int32_t i = 0; i < c.ids_a_block; i++) ids[i] = (uint16_t)(block * c.ids_a_block + i);
 }
 
-/* The list of put_best, and how many of its earlier steps were above the limit and equal to it. */
+/* The list of put_many, and how many of its earlier steps were above the limit and equal to it. */
 typedef struct tally {
     uint16_t *ids;
     int32_t n_above, n_equal;
 } tally;
 
-/* A step of put_best: the candidate j of each thread, if there is one. A word holds a warp's count above the limit in
+/* A step of put_many: the candidate j of each thread, if there is one. A word holds a warp's count above the limit in
  * its low half, of equal ones in its high half. */
 FL_DEVICE void put_step(const choice &c, exchange *x, limit l, int32_t j, float score, tally *so_far) {
     int32_t warp = threadIdx.x / 32;
@@ -209,16 +209,56 @@ FL_DEVICE void put_step(const choice &c, exchange *x, limit l, int32_t j, float 
     so_far->n_equal += (int32_t)(total >> 32);
 }
 
-/* Those that the limit lets through, ascending: a thread counts those before its block. */
-template <int EACH>
-FL_DEVICE void put_best(const choice &c, const kept<EACH> &k, exchange *x, limit l, uint16_t *ids) {
-    tally so_far = {ids, 0, 0};
+/* Candidates in order are EACH steps of WARPS warps of 32. How many lie before each of this warp's shares of them, as
+ * words of put_step in 16 bits a half: that of step i in lane (i * WARPS + warp) / A_LANE of the result. */
+template <int EACH> FL_DEVICE uint32_t count_before(const kept<EACH> &k, limit l, uint32_t (*counts)[WARPS]) {
+    constexpr int A_LANE = EACH * WARPS / 32;
+    int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int32_t i = 0; i < EACH; i++) {
-        if (c.first + i * THREADS >= c.end) return;
-        put_step(c, x, l, c.first + i * THREADS + (int32_t)threadIdx.x, k.score[i], &so_far);
+        uint32_t above = __ballot_sync(~0u, k.score[i] > l.cut),
+                 equal = __ballot_sync(~0u, k.score[i] == l.cut);
+        if (lane == 0) counts[i][warp] = (uint32_t)__popc(equal) << 16 | (uint32_t)__popc(above);
     }
-    for (int32_t base = c.first; EACH == 0 && base < c.end; base += THREADS) {
+    __syncthreads();
+    uint32_t sum = 0, mine = 0;
+#pragma unroll
+    for (int32_t i = 0; i < A_LANE; i++) {
+        if (i == warp % A_LANE) mine = sum;
+        sum += counts[0][lane * A_LANE + i];
+    }
+    uint32_t all = sum;
+#pragma unroll
+    for (int32_t step = 1; step < 32; step *= 2) {
+        uint32_t lower = __shfl_up_sync(~0u, all, step);
+        if (lane >= step) all += lower;
+    }
+    return all - sum + mine;
+}
+
+/* Those that the limit lets through, ascending: a thread counts those before its block. */
+template <int EACH> FL_DEVICE void put_kept(const choice &c, const kept<EACH> &k, limit l, uint16_t *ids) {
+    __shared__ uint32_t counts[EACH][WARPS];
+    constexpr int A_LANE = EACH * WARPS / 32;
+    int32_t warp = threadIdx.x / 32;
+    uint32_t lower_lanes = (1u << threadIdx.x % 32) - 1, before = count_before(k, l, counts);
+#pragma unroll
+    for (int32_t i = 0; i < EACH; i++) {
+        bool above = k.score[i] > l.cut, equal = k.score[i] == l.cut;
+        uint32_t all_above = __ballot_sync(~0u, above), all_equal = __ballot_sync(~0u, equal);
+        uint32_t here = __shfl_sync(~0u, before, (i * WARPS + warp) / A_LANE);
+        int32_t place = (int32_t)(here & 0xffff) + __popc(all_above & lower_lanes);
+        int32_t nth_equal = (int32_t)(here >> 16) + __popc(all_equal & lower_lanes);
+        if (above || (equal && nth_equal < l.n_equal))
+            put_block(c, c.first + i * THREADS + (int32_t)threadIdx.x,
+                      ids + (int64_t)(place + min(nth_equal, l.n_equal)) * c.ids_a_block);
+    }
+}
+
+/* The same, of any number of candidates. */
+FL_DEVICE void put_many(const choice &c, exchange *x, limit l, uint16_t *ids) {
+    tally so_far = {ids, 0, 0};
+    for (int32_t base = c.first; base < c.end; base += THREADS) {
         int32_t j = base + (int32_t)threadIdx.x;
         put_step(c, x, l, j, j < c.end ? c.score[j] : NAN, &so_far);
     }
@@ -243,8 +283,14 @@ FL_DEVICE void count_list(const params &p, int32_t head, int32_t n, int32_t end_
     if (head == 0) atomicAdd(p.visible, (unsigned long long)end_id);
 }
 
+/* Blocks of a multiprocessor, as many as registers allow without spills. */
+constexpr int blocks_together(int each) {
+    return each == 16 ? 6 : each == 32 ? 3 : 5;
+}
+
 template <int EACH>
-static __global__ void __launch_bounds__(THREADS) block_select_kernel(const __grid_constant__ params p) {
+static __global__ void __launch_bounds__(THREADS, blocks_together(EACH))
+    block_select_kernel(const __grid_constant__ params p) {
     __shared__ uint64_t words[2][WARPS];
     exchange x = {words, 0};
     int32_t tile = (int32_t)(blockIdx.x / p.n_heads), head = (int32_t)(blockIdx.x % p.n_heads);
@@ -271,7 +317,8 @@ static __global__ void __launch_bounds__(THREADS) block_select_kernel(const __gr
     put_ids(ids, 0, n_sinks);
     put_ids(ids + n_sinks + (int64_t)wanted * c.ids_a_block, c.end * c.ids_a_block, c.end_id);
     if (p.random_seed == 0) {
-        put_best(c, k, &x, l, ids + n_sinks);
+        if constexpr (EACH > 0) put_kept(c, k, l, ids + n_sinks);
+        else put_many(c, &x, l, ids + n_sinks);
     } else if (threadIdx.x == 0) {
         uint64_t stream = fl_block_select_stream(p.random_seed, pos / FL_ATTN_LIST_ROWS, head);
         put_random(c, stream, wanted, ids + n_sinks);
