@@ -1,6 +1,7 @@
 /* Tasks are claimed from one atomic counter. A run is announced by raising `epoch`; workers spin on it for a
  * while, since the engine issues the next op within microseconds, and sleep on a futex-backed condition when
- * it pauses. */
+ * it pauses. A run ends when its tasks are done: a worker that wakes up later, which may take a millisecond, finds
+ * that the counter belongs to no run or another one. */
 #include "base/pool.h"
 
 #include <immintrin.h>
@@ -26,13 +27,13 @@ struct fl_pool {
     int32_t n_threads;
     int32_t n_started;
     worker *workers;
-    fl_pool_fn *fn; /* of the current run; published by `epoch` */
+    fl_pool_fn *fn; /* of the current run; published by `left`, alike: */
     void *context;
     int32_t n_tasks;
-    fl_trace *trace;  /* NULL = none */
-    const char *name; /* of what runs, in the trace; published by `epoch` too */
-    _Alignas(64) atomic_int next_task;
-    _Alignas(64) atomic_int n_busy; /* workers that have not left the current run */
+    const char *name;                   /* of what runs, in the trace */
+    fl_trace *trace;                    /* NULL = none */
+    _Alignas(64) _Atomic uint64_t left; /* the run's epoch << 32 | its tasks that nobody has claimed */
+    _Alignas(64) atomic_int n_done;     /* tasks of the run */
     _Alignas(64) atomic_uint epoch;
     atomic_bool closing;
     atomic_int n_asleep;
@@ -40,29 +41,45 @@ struct fl_pool {
     pthread_cond_t wake;
 };
 
-static void run_tasks(fl_pool *pool, int32_t index) {
-    double begin_s = index > 0 ? fl_trace_now(pool->trace) : 0; /* member 0 is inside of the op's own span */
-    for (int32_t n = 0;; n++) {
-        int32_t task = atomic_fetch_add_explicit(&pool->next_task, 1, memory_order_relaxed);
-        if (task < pool->n_tasks) {
-            pool->fn(pool->context, task, index);
-            continue;
-        }
-        if (n > 0) fl_trace_span(pool->trace, FL_TRACE_POOL, pool->name, begin_s, n);
-        return;
-    }
+/* A task of the run `epoch`; -1: there is none left. What describes a run may be looked at once a task of it is claimed:
+ * until that is done it stays. */
+static int32_t claim(fl_pool *pool, uint32_t epoch) {
+    uint64_t left = atomic_load_explicit(&pool->left, memory_order_acquire);
+    while ((uint32_t)(left >> 32) == epoch && (uint32_t)left > 0)
+        if (atomic_compare_exchange_weak_explicit(&pool->left, &left, left - 1, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            return pool->n_tasks - (int32_t)(uint32_t)left;
+    return -1;
 }
 
-static void wait_for_epoch(fl_pool *pool, unsigned seen) {
+static void run_tasks(fl_pool *pool, int32_t index, uint32_t epoch) {
+    int32_t n = 0;
+    double begin_s = 0;
+    const char *name = NULL;
+    for (int32_t task; (task = claim(pool, epoch)) >= 0; n++) {
+        if (n == 0 && index > 0) { /* member 0 is inside of the op's own span */
+            begin_s = fl_trace_now(pool->trace);
+            name = pool->name;
+        }
+        pool->fn(pool->context, task, index);
+        atomic_fetch_add_explicit(&pool->n_done, 1, memory_order_release);
+    }
+    if (name) fl_trace_span(pool->trace, FL_TRACE_POOL, name, begin_s, n);
+}
+
+/* The epoch that is not `seen` any more. */
+static uint32_t wait_for_epoch(fl_pool *pool, uint32_t seen) {
+    uint32_t epoch;
     for (int32_t i = 0; i < SPINS_MAX; i++) {
-        if (atomic_load_explicit(&pool->epoch, memory_order_acquire) != seen) return;
+        if ((epoch = atomic_load_explicit(&pool->epoch, memory_order_acquire)) != seen) return epoch;
         _mm_pause();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->n_asleep, 1);
-    while (atomic_load(&pool->epoch) == seen) pthread_cond_wait(&pool->wake, &pool->lock);
+    while ((epoch = atomic_load(&pool->epoch)) == seen) pthread_cond_wait(&pool->wake, &pool->lock);
     atomic_fetch_sub(&pool->n_asleep, 1);
     pthread_mutex_unlock(&pool->lock);
+    return epoch;
 }
 
 static void announce(fl_pool *pool) {
@@ -84,11 +101,10 @@ static void *worker_main(void *argument) {
         pthread_setaffinity_np(pthread_self(), sizeof set,
                                &set); /* a hint: running unpinned is only slower */
     }
-    for (unsigned seen = 0;; seen++) {
-        wait_for_epoch(pool, seen);
+    for (uint32_t epoch = 0;;) {
+        epoch = wait_for_epoch(pool, epoch);
         if (atomic_load(&pool->closing)) return NULL;
-        run_tasks(pool, w->index);
-        atomic_fetch_sub_explicit(&pool->n_busy, 1, memory_order_release);
+        run_tasks(pool, w->index, epoch);
     }
 }
 
@@ -100,12 +116,13 @@ void fl_pool_run(fl_pool *pool, int32_t n_tasks, fl_pool_fn *fn, void *context) 
     pool->fn = fn;
     pool->context = context;
     pool->n_tasks = n_tasks;
-    atomic_store_explicit(&pool->next_task, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->n_busy, pool->n_threads - 1, memory_order_relaxed);
+    uint32_t epoch = atomic_load(&pool->epoch) + 1;
+    atomic_store_explicit(&pool->n_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->left, (uint64_t)epoch << 32 | (uint32_t)n_tasks, memory_order_release);
     announce(pool);
-    run_tasks(pool, 0);
+    run_tasks(pool, 0, epoch);
     double begin_s = 0;
-    for (int32_t spins = 0; atomic_load_explicit(&pool->n_busy, memory_order_acquire) != 0; spins++) {
+    for (int32_t spins = 0; atomic_load_explicit(&pool->n_done, memory_order_acquire) != n_tasks; spins++) {
         if (spins == SPINS_TOLD) begin_s = fl_trace_now(pool->trace);
         if (spins < SPINS_MAX) _mm_pause();
         else sched_yield(); /* a worker lost its CPU to another process: let it have ours */

@@ -44,6 +44,24 @@ static void every_task_runs_exactly_once(void **state) {
     }
 }
 
+/* Members that come late to a run look at a pool that is between two runs or in the next one, of another length. */
+static void short_runs_of_changing_length_keep_apart(void **state) {
+    (void)state;
+    static tally t;
+    uint32_t random = 1;
+    fl_pool *pool = NULL;
+    assert_int_equal(fl_pool_open(6, &pool), FL_ERR_OK);
+    t.n_threads = 6;
+    for (int32_t round = 0; round < 50000; round++) {
+        random = random * 1664525 + 1013904223;
+        int32_t n_tasks = 2 + (int32_t)(random >> 20) % 20;
+        for (int32_t k = 0; k < 22; k++) atomic_store(&t.done[k], 0);
+        fl_pool_run(pool, n_tasks, count_task, &t);
+        for (int32_t k = 0; k < 22; k++) assert_int_equal(atomic_load(&t.done[k]), k < n_tasks);
+    }
+    fl_pool_close(pool);
+}
+
 static void open_refuses_nonsense_and_close_takes_null(void **state) {
     (void)state;
     fl_pool *pool = NULL;
@@ -56,6 +74,7 @@ static void open_refuses_nonsense_and_close_takes_null(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_runs_exactly_once),
+        cmocka_unit_test(short_runs_of_changing_length_keep_apart),
         cmocka_unit_test(open_refuses_nonsense_and_close_takes_null),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
