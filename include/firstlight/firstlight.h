@@ -100,7 +100,7 @@ typedef struct fl_settings {
     int32_t device;  /* which GPU, with "cuda"; default 0 */
     bool deterministic; /* the same bits whatever shares a step; CPU backends always do so */
     bool
-        enforce_eager; /* decode steps are issued op by op; false (default): on a GPU they become CUDA graphs */
+        enforce_eager; /* steps are issued op by op; false (default): on a GPU short ones become CUDA graphs */
     int32_t n_threads;  /* 0 (default) = one for each CPU this process may use */
     int64_t ctx_tokens; /* longest session, prompt + answer; 0 (default) = the model's own maximum */
     int64_t
@@ -161,10 +161,12 @@ typedef struct fl_engine_info {
     int32_t bos_token;  /* -1 = none */
     const char *policy; /* as resolved, with its numbers: "window-anchors:window=1024,stride=256,..." */
     const char *position_warning; /* why answers may be wrong (forced positions), or NULL */
-    bool graphs;                  /* decode steps are kept as CUDA graphs */
+    bool graphs;                  /* decode steps and short steps of prompts are kept as CUDA graphs */
     int64_t graph_steps;          /* steps that were a graph's launch */
+    int64_t graph_prompt_steps;   /* of them those of prompts */
     int64_t plain_steps; /* decode steps that were not: the first of a shape, new shapes after a fault */
     const char *graph_warning; /* why no more graphs are made; NULL = none */
+    const char *graph_outside; /* which step of a prompt was too large for a graph first; NULL = none */
     double
         block_density; /* of the policy "blocks" so far: share of visible blocks that were attended; else 1 */
     int64_t block_overflow; /* blocks left out since a list was full */

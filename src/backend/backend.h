@@ -57,6 +57,10 @@ struct fl_backend {
     fl_err (*upload)(fl_backend *be, void *to, const void *from, int64_t bytes);
     fl_err (*download)(fl_backend *be, void *to, const void *from, int64_t bytes);
     fl_err (*wait)(fl_backend *be);
+    /* NULL on host backends. Fence 0 or 1 in the order of the ops; pass returns when the device has come past it as it
+     * was set last, with no word of faults. */
+    fl_err (*fence)(fl_backend *be, int32_t i);
+    fl_err (*pass)(fl_backend *be, int32_t i);
     /* NULL where ops cannot be kept. What is issued after `record` does not run but is kept by record_end, which
      * follows in any case (out NULL: nothing is kept); replay runs it on what memory holds by then. */
     fl_err (*record)(fl_backend *be);

@@ -149,7 +149,11 @@ void fl_answer_print(FILE *file, const fl_answer_report *r) {
     fputc('\n', file);
     fl_meters_print(file, &r->meters);
     if (r->info.position_warning) fprintf(file, "warning: %s\n", r->info.position_warning);
+    if (r->info.graph_steps > 0)
+        fprintf(file, "graphs  %lld steps, %lld of them of the prompt\n", (long long)r->info.graph_steps,
+                (long long)r->info.graph_prompt_steps);
     if (r->info.graph_warning) fprintf(file, FL_GRAPH_WARNING, r->info.graph_warning);
+    if (r->info.graph_outside) fprintf(file, "note: %s\n", r->info.graph_outside);
 }
 
 static const char *finish_name(fl_finish finish) {
@@ -183,7 +187,7 @@ json_t *fl_answer_json(const fl_answer_report *r, const char *model) {
     int64_t computed = a->prompt_tokens - a->cached_tokens;
     return json_pack(
         "{s:s?, s:s%, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s, "
-        "s:i, s:s, s:f, s:s*, s:I, s:I, s:s*, s:o, s:o}",
+        "s:i, s:s, s:f, s:s*, s:I, s:I, s:I, s:s*, s:s*, s:o, s:o}",
         "model", model, "text", a->text ? a->text : "", a->n_bytes, "finish", finish_name(a->finish),
         "prompt_tokens", (json_int_t)a->prompt_tokens, "computed_tokens", (json_int_t)computed,
         "cached_tokens", (json_int_t)a->cached_tokens, "answer_tokens", (json_int_t)a->answer_tokens,
@@ -194,7 +198,8 @@ json_t *fl_answer_json(const fl_answer_report *r, const char *model) {
         (json_int_t)r->info.kv_bytes, "scratch_bytes", (json_int_t)r->info.scratch_bytes, "backend",
         r->info.backend, "kv_cache_dtype", r->info.kv_dtype, "threads", (int)r->info.n_threads, "policy",
         r->info.policy, "block_density", r->info.block_density, "warning", r->info.position_warning,
-        "graph_steps", (json_int_t)r->info.graph_steps, "plain_steps", (json_int_t)r->info.plain_steps,
-        "graph_warning", r->info.graph_warning, "meters", fl_meters_json(&r->meters), "timeline",
-        timeline_json(r));
+        "graph_steps", (json_int_t)r->info.graph_steps, "graph_prompt_steps",
+        (json_int_t)r->info.graph_prompt_steps, "plain_steps", (json_int_t)r->info.plain_steps,
+        "graph_warning", r->info.graph_warning, "graph_outside", r->info.graph_outside, "meters",
+        fl_meters_json(&r->meters), "timeline", timeline_json(r));
 }

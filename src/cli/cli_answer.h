@@ -19,7 +19,7 @@ fl_err fl_ask_open(const fl_options *options, int64_t ctx_tokens, fl_progress *p
 void fl_ask_params(const fl_options *options, fl_request_params *out);
 
 /* For fl_engine_info.graph_warning. */
-#define FL_GRAPH_WARNING "warning: no CUDA graphs, decode steps are issued op by op: %s\n"
+#define FL_GRAPH_WARNING "warning: no more CUDA graphs are made, steps are issued op by op: %s\n"
 
 enum { FL_ANSWER_MARKS_MAX = 1024 };
 

@@ -30,6 +30,7 @@ typedef struct row {
     double predicted_s; /* with --predict */
     double predicted_kind_s[FL_N_RATES];
     fl_bench_memory memory;
+    int64_t graph_steps; /* of prompts, that were CUDA graphs */
 } row;
 
 typedef struct run_times {
@@ -74,6 +75,7 @@ static fl_err run_timed(fl_bench *b, int64_t n_tokens, run_times *t) {
     fl_engine_trace_stop(b->engine);
     for (int32_t i = 0; i < runs && err == FL_ERR_OK; i++) err = run_pair(b, n_tokens, i, t);
     fl_engine_get_meters(b->engine, &b->meters);
+    fl_engine_get_info(b->engine, &b->info);
     if (!apart) return err;
     fl_timed_reset(b->timed);
     fl_timed_watch(be, true);
@@ -103,6 +105,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     double warm_s;
     run_times times;
     int32_t runs = (int32_t)b->options->runs;
+    int64_t graphs_before = b->info.graph_prompt_steps;
     fl_count count;
     *out = (row){.tokens = n_tokens};
     int64_t warm_tokens = n_tokens < b->engine->span_tokens ? n_tokens : b->engine->span_tokens;
@@ -121,6 +124,7 @@ static fl_err measure(fl_bench *b, int64_t n_tokens, row *out) {
     out->predicted_s = prediction.time_s;
     memcpy(out->predicted_kind_s, prediction.rate_s, sizeof out->predicted_kind_s);
     out->memory = fl_bench_memory_now(b);
+    out->graph_steps = b->info.graph_prompt_steps - graphs_before;
     if (b->options->trace) out->trace_cost = trace_cost(&times, runs); /* before they are sorted */
     out->ttft_s = fl_bench_median(times.ttft_s, runs);
     out->traced_s = fl_bench_median(times.traced_s, runs);
@@ -170,6 +174,9 @@ static void print_row(const fl_bench *b, const row *r) {
            fl_format_si(b->roof.flops_per_s).s, b->roof.format, 100 * r->achieved_fraction);
     printf("  memory gives %sB/s; matrix products in %s; peak memory %s\n",
            fl_format_si(b->roof.bytes_per_s).s, fl_bench_arithmetic(b), fl_format_bytes(r->peak_bytes).s);
+    if (b->info.graphs)
+        printf("  %lld steps of the %d runs as CUDA graphs\n", (long long)r->graph_steps,
+               (int)b->options->runs);
     if (r->skew > 0) printf("  the hottest expert of a layer has %.2f times the mean load\n", r->skew);
     if (r->listed.most > 0) print_density(r);
     fl_bench_print_ops(b, r->ops, r->n_ops, r->ttft_s);
@@ -216,6 +223,7 @@ static void set_fields(const fl_bench *b, const row *r, json_t *out) {
     json_object_set_new(out, "achieved_fraction", json_real(r->achieved_fraction));
     json_object_set_new(out, "peak_bytes", json_integer(r->peak_bytes));
     json_object_set_new(out, "policy", json_string(r->policy));
+    json_object_set_new(out, "graph_steps", json_integer(r->graph_steps));
     json_object_set_new(out, "routed_skew", json_real(r->skew));
     json_object_set_new(out, "block_density", json_real(r->density));
     if (r->listed.most > 0) json_object_set_new(out, "density_listed", range_json(&r->listed));
@@ -323,6 +331,8 @@ static fl_err bench(const fl_options *options, fl_bench *b) {
             if (err == FL_ERR_OK) print_comparison(b, first, &rows[n++]);
         }
     }
+    if (b->info.graph_warning) fprintf(stderr, FL_GRAPH_WARNING, b->info.graph_warning);
+    if (b->info.graph_outside) fprintf(stderr, "note: %s\n", b->info.graph_outside);
     if (err == FL_ERR_OK && predicted) print_predictions(b, rows, n);
     if (err == FL_ERR_OK && options->json) err = print_json(b, rows, n);
     if (err == FL_ERR_OK) err = fl_cli_write_trace(options, b->engine);

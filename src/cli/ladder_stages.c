@@ -70,7 +70,7 @@ fl_err fl_ladder_stages(const fl_ladder_about *a, fl_ladder_stage *out, int32_t 
     }
     if (a->device) {
         l.now.eager = false;
-        FL_TRY(add(&l, "decode steps as CUDA graphs"));
+        FL_TRY(add(&l, "short steps as CUDA graphs"));
     }
     l.now.decode_stall_s = 0; /* the engine's own bound */
     FL_TRY(add(&l, "scheduling: steps cut for the decode streams"));

@@ -77,7 +77,7 @@ const fl_option fl_option_table[] = {
     FLAG("deterministic", 0, deterministic, "FL_DETERMINISTIC", FL_VERB_SERVE | ENGINE,
          "the same bits whatever shares a step with a prompt; CPUs always do so"),
     FLAG("enforce-eager", 0, enforce_eager, "FL_ENFORCE_EAGER", (FL_VERB_SERVE | ENGINE) & ~(uint32_t)LADDER,
-         "issue a GPU's decode steps op by op, not as CUDA graphs"),
+         "issue a GPU's short steps op by op, not as CUDA graphs"),
     SIZE("span", span, "FL_SPAN", "0", 0, 1 << 20, FL_VERB_SERVE | ENGINE | FL_VERB_INSPECT | FL_VERB_PLAN,
          "most prompt tokens computed in one step, a multiple of 64; 0 = the engine's choice"),
     CHOICE(
@@ -261,8 +261,10 @@ const fl_option fl_option_table[] = {
          "tokens to make behind each prompt"),
     TEXT("csv", csv, NULL, NULL, "FILE", FL_VERB_BENCH_FRONTIER, "write the table there"),
     TEXT("svg", svg, NULL, NULL, "FILE", LADDER | FL_VERB_BENCH_FRONTIER, "write the picture there"),
-    TEXT("shape", shape, NULL, "1:2k", "ROWS[:POS]", FL_VERB_BENCH_GRAPH,
-         "requests that decode in the step (at most 64) and the position of the last"),
+    TEXT("shape", shape, NULL, "1:2k", "SHAPE", FL_VERB_BENCH_GRAPH,
+         "ROWS:POS: requests that decode in the step (at most 64) and the position of the last; ROWS@POS: a "
+         "question "
+         "of so many tokens behind so many; DOCUMENT+TAIL: a prompt"),
     SIZE("depth", depth, NULL, "2k", 1, 1 << 24, FL_VERB_BENCH_DECODE, "tokens before the first timed one"),
     SIZE("tokens", new_tokens, NULL, "64", 2, 65536, FL_VERB_BENCH_DECODE, "tokens to make in each run"),
     SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES | LADDER,

@@ -58,9 +58,13 @@ const fl_verb fl_verbs[] = {
      "could do at "
      "most.",
      "bench decode build/models/spark-66m --depth 8k", fl_cmd_bench_decode},
-    {"bench graph", FL_VERB_BENCH_GRAPH, "[MODEL]", 0, 1, "run one decode step op by op and as a CUDA graph",
+    {"bench graph", FL_VERB_BENCH_GRAPH, "[MODEL]", 0, 1, "run one step op by op and as a CUDA graph",
      "Runs a step of one shape both ways, compares the logits bit by bit and shows both times. Where a step "
-     "cannot be recorded it says which op failed. Exit code 1: the logits differ, or nothing was recorded.",
+     "cannot be recorded it says which op failed. Steps of prompts are filled up with rows that nobody "
+     "reads; where "
+     "products depend on the number of rows, as cuBLASLt's do, that may change bits, which is shown. Exit "
+     "code 1: the "
+     "logits of both ways differ, or nothing was recorded.",
      "bench graph build/models/spark-66m --shape 4:8k", fl_cmd_bench_graph},
     {"bench kernels", FL_VERB_BENCH_KERNELS, "", 0, 0, "time single ops at the sizes of models",
      "Times attention, matrix products and the passes over rows on random data, at the sizes that "

@@ -154,12 +154,27 @@ static fl_err open_guard(fl_engine *e) {
     return fl_guard_open(&options, &e->guard);
 }
 
-static fl_err reserve(fl_engine *e) {
+/* The naive formats look at all rows of a timeline that are written together, so nothing may stand in for them. */
+static bool wants_buckets(const fl_engine *e, const fl_settings *s) {
+    return e->be->record && !s->enforce_eager && fl_kv_naive_code_max(e->kv_shape.format) == 0;
+}
+
+static fl_err take_page_tables(fl_engine *e) {
+    int32_t pages = fl_pages_of(e->ctx_tokens);
+    e->found_pages = calloc((size_t)pages + 4, sizeof(int32_t));
+    e->bucket_pages = calloc((size_t)pages + FL_GRAPH_DOCUMENT_ROWS_MAX / FL_KV_PAGE_TOKENS, sizeof(int32_t));
+    if (e->found_pages && e->bucket_pages) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_NOMEM, "step of %d pages", pages);
+}
+
+static fl_err reserve(fl_engine *e, const fl_settings *s) {
     const fl_config *c = e->config;
+    bool buckets = wants_buckets(e, s);
     const fl_memory_sizes sizes = {.ctx_tokens = e->ctx_tokens,
                                    .kv_tokens = (int64_t)e->kv_pages * FL_KV_PAGE_TOKENS,
                                    .span_tokens = e->span_tokens,
                                    .requests_max = e->requests_max,
+                                   .spare_pages = buckets,
                                    .kv = e->kv_shape};
     fl_memory_plan plan;
     FL_TRY(fl_memory_plan_make(e->dry, c, &sizes, &plan));
@@ -182,9 +197,9 @@ static fl_err reserve(fl_engine *e) {
     e->draw_bytes = plan.draw_bytes;
     FL_TRY(fl_sampler_open(e->be, &drawn, &e->sampler));
     e->kv = calloc((size_t)c->layers, sizeof *e->kv);
-    e->found_pages = calloc((size_t)fl_pages_of(e->ctx_tokens) + 4, sizeof(int32_t));
-    if (!e->kv || !e->found_pages)
-        return FL_FAIL(FL_ERR_NOMEM, "step of %d pages", fl_pages_of(e->ctx_tokens));
+    if (!e->kv) return FL_FAIL(FL_ERR_NOMEM, "step of %d layers", c->layers);
+    e->spare_page = buckets ? e->kv_pages : -1;
+    FL_TRY(take_page_tables(e));
     FL_TRY(take_step_arrays(e));
     for (int32_t i = 0; i < c->layers; i++) e->kv[i] = fl_kv_pool_layer(e->pool, i);
     return FL_ERR_OK;
@@ -274,7 +289,7 @@ static fl_err open_all(fl_engine *e, const fl_settings *s) {
     FL_TRY(fl_attend_config_place(&e->attending, e->be));
     FL_TRY(fl_schedule_open(e, s));
     FL_TRY(fl_disk_tier_open(e, s));
-    FL_TRY(reserve(e));
+    FL_TRY(reserve(e, s));
     if (e->be->record && !s->enforce_eager)
         FL_TRY(fl_graphs_open(e->be, e->config, e->ctx_tokens, &e->graphs));
     FL_TRY(fl_step_warm(e));
@@ -330,6 +345,7 @@ void fl_engine_close(fl_engine *e) {
     fl_checkpoint_close(e->checkpoint);
     free(e->kv);
     free(e->found_pages);
+    free(e->bucket_pages);
     pthread_cond_destroy(&e->work);
     pthread_cond_destroy(&e->ready);
     pthread_mutex_destroy(&e->lock);
@@ -353,8 +369,10 @@ void fl_engine_get_info(const fl_engine *e, fl_engine_info *out) {
                             .position_warning = e->position_warning[0] ? e->position_warning : NULL,
                             .graphs = e->graphs != NULL,
                             .graph_steps = atomic_load(&e->n_graph_steps),
+                            .graph_prompt_steps = atomic_load(&e->n_graph_prompt_steps),
                             .plain_steps = atomic_load(&e->n_plain_steps),
                             .graph_warning = atomic_load(&e->graph_warning),
+                            .graph_outside = atomic_load(&e->outside),
                             .block_density = atomic_load(&e->density),
                             .block_overflow = atomic_load(&e->overflow)};
 }

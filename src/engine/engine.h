@@ -122,6 +122,11 @@ typedef struct fl_load {
     int64_t n_steps, n_layers, prompt_tokens, cached_tokens, computed_tokens, answer_tokens;
 } fl_load;
 
+/* Rows of the rotation tables that hold the rotations of positions from `pos` on. */
+typedef struct fl_rotated {
+    int32_t row, pos, n;
+} fl_rotated;
+
 struct fl_engine {
     fl_checkpoint *checkpoint; /* NULL: a synthetic model */
     fl_config shape;           /* of that */
@@ -154,8 +159,8 @@ struct fl_engine {
     fl_arena arena;
     atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
     _Atomic double density;
-    atomic_llong n_graph_steps, n_plain_steps; /* alike */
-    _Atomic(const char *) graph_warning;       /* of graphs; NULL = none */
+    atomic_llong n_graph_steps, n_graph_prompt_steps, n_plain_steps; /* alike */
+    _Atomic(const char *) graph_warning;                             /* of graphs; NULL = none */
     /* the step being built; sized once */
     fl_kv_layer *kv;   /* [layers] */
     void *step_memory; /* of the next four */
@@ -163,12 +168,20 @@ struct fl_engine {
     int32_t *ids;                     /* [rows max], answers between layers behind them; alike: */
     float *rope_table;                /* [rows max][rope_dim] */
     float *far_q_table, *far_k_table; /* alike; NULL with one path */
+    fl_rotated rotated;
     fl_kv_rows seqs[2 + FL_DECODE_ROWS_MAX];
     int32_t logit_rows[FL_LOGIT_ROWS_MAX];
     fl_kv_rows between_seqs[FL_DECODE_ROWS_MAX]; /* of answers between a prompt's layers */
     int32_t between_logit_rows[FL_DECODE_ROWS_MAX];
     double answered_s;    /* when answers last had a token, on the clock */
     int32_t *found_pages; /* [ctx pages] */
+    /* Prompts in buckets (model/graph.h): a page of nobody's behind the pool's for rows that fill them, or -1; page
+     * tables with it behind a piece's own pages, of its document rows and of its tail rows. */
+    int32_t spare_page;
+    fl_dry_rows bucket_known; /* one that fits into the scratch */
+    char graph_outside[192];
+    _Atomic(const char *) outside; /* that, or NULL */
+    int32_t *bucket_pages;         /* [FL_GRAPH_DOCUMENT_ROWS_MAX / FL_KV_PAGE_TOKENS + ctx pages] */
     uint64_t clock;
     fl_sched sched;           /* the worker's, policy apart, which is constant */
     int32_t next_turn;        /* of answers, when there are more than a step has rows for */
@@ -222,6 +235,11 @@ int32_t fl_step_rows_max(const fl_engine *engine);
  * a page. `ids` [rows, at least 1]; decode row i is at decode_pos - i; the last n_logits rows are asked for logits.
  * time_s: of the whole step, or NULL. */
 fl_err fl_step_try(fl_engine *engine, const fl_dry_rows *rows, const int32_t *ids, double *time_s);
+/* A piece of a prompt alike, with the logits of its last row: as it is; filled up to its bucket, op by op; or as a
+ * recording from the second time on. FL_ERR_UNSUPPORTED: it has no bucket. */
+typedef enum fl_step_way { FL_STEP_AS_IT_IS, FL_STEP_FILLED, FL_STEP_RECORDED } fl_step_way;
+fl_err fl_step_try_piece(fl_engine *engine, const fl_graph_piece *piece, const int32_t *ids, fl_step_way way,
+                         double *time_s);
 /* Makes everything the ops make at first use, on pages nobody holds. */
 fl_err fl_step_warm(fl_engine *engine);
 

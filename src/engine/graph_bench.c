@@ -19,6 +19,7 @@ typedef struct check {
 static void build(check *c, int32_t pos) {
     fl_engine *e = c->e;
     const fl_rope *rope = &e->attending.rope;
+    e->rotated = (fl_rotated){0}; /* not by what follows */
     for (int32_t i = 0; i < fl_pages_of((int64_t)pos + 1); i++) e->found_pages[i] = i;
     for (int32_t i = 0; i < c->rows; i++) {
         int32_t at = pos - (c->rows - 1) + i;
@@ -98,5 +99,81 @@ fl_err fl_graph_bench_run(fl_engine *e, int32_t rows, int32_t pos, int32_t runs,
     fl_err err = c.times_s && c.wanted ? run_both(&c, runs, out) : FL_FAIL(FL_ERR_NOMEM, "%d rows", rows);
     free(c.times_s);
     free(c.wanted);
+    return err;
+}
+
+/* ---- a piece of a prompt ---- */
+
+typedef struct piece_check {
+    fl_engine *e;
+    const fl_graph_piece *piece;
+    int32_t *ids;
+    double *times_s;          /* [runs] */
+    float *unfilled, *filled; /* [n_vocab] */
+} piece_check;
+
+static fl_err run_piece(piece_check *c, fl_step_way way, int32_t runs, double *median_s) {
+    for (int32_t i = 0; i < runs; i++) FL_TRY(fl_step_try_piece(c->e, c->piece, c->ids, way, &c->times_s[i]));
+    qsort(c->times_s, (size_t)runs, sizeof(double), fl_compare_doubles);
+    *median_s = c->times_s[runs / 2];
+    return FL_ERR_OK;
+}
+
+static int64_t count_different(const fl_engine *e, const float *wanted) {
+    const uint32_t *found = e->logits_memory, *expected = (const uint32_t *)wanted;
+    int64_t n = 0;
+    for (int32_t i = 0; i < e->config->vocab_size; i++) n += found[i] != expected[i];
+    return n;
+}
+
+static fl_err run_ways(piece_check *c, int32_t runs, fl_graph_bench *out) {
+    size_t bytes = (size_t)c->e->config->vocab_size * sizeof(float);
+    fl_backend *be = c->e->be;
+    double first_s;
+    FL_TRY(run_piece(c, FL_STEP_AS_IT_IS, 1, &first_s)); /* warm */
+    FL_TRY(run_piece(c, FL_STEP_AS_IT_IS, runs, &out->unfilled_s));
+    memcpy(c->unfilled, c->e->logits_memory, bytes);
+    FL_TRY(run_piece(c, FL_STEP_FILLED, 1, &first_s));
+    FL_TRY(run_piece(c, FL_STEP_FILLED, runs, &out->eager_s));
+    memcpy(c->filled, c->e->logits_memory, bytes);
+    out->n_unfilled_different = count_different(c->e, c->unfilled);
+    FL_TRY(run_piece(c, FL_STEP_RECORDED, 1, &first_s));
+    int64_t before = be->free_bytes ? be->free_bytes(be) : 0;
+    FL_TRY(run_piece(c, FL_STEP_RECORDED, 1, &out->first_graph_s));
+    out->graph_bytes = before - (be->free_bytes ? be->free_bytes(be) : 0);
+    const char *fault = fl_graphs_get_info(c->e->graphs).fault;
+    if (fault) {
+        snprintf(out->fault, sizeof out->fault, "%s", fault);
+        return FL_ERR_OK;
+    }
+    FL_TRY(run_piece(c, FL_STEP_RECORDED, runs, &out->graph_s));
+    out->n_different = count_different(c->e, c->filled);
+    return FL_ERR_OK;
+}
+
+fl_err fl_graph_bench_piece(fl_engine *e, const fl_graph_piece *piece, int32_t runs, fl_graph_bench *out) {
+    piece_check c = {.e = e, .piece = piece};
+    int32_t rows = piece->document_rows + piece->tail_rows;
+    *out = (fl_graph_bench){0};
+    if (!e->graphs)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s keeps no graphs, or was told not to", e->be->name);
+    if (rows < 1 || piece->pos > e->ctx_tokens - rows || piece->document_rows % fl_tile_rows(e) != 0 ||
+        runs < 1)
+        return FL_FAIL(
+            FL_ERR_INVALID,
+            "shape: expected rows before position %d, document rows in multiples of %d, found %d+%d@%d",
+            e->ctx_tokens, fl_tile_rows(e), piece->document_rows, piece->tail_rows, piece->pos);
+    c.ids = calloc((size_t)rows, sizeof *c.ids);
+    c.times_s = calloc((size_t)runs, sizeof *c.times_s);
+    c.unfilled = calloc(2 * (size_t)e->config->vocab_size, sizeof *c.unfilled);
+    fl_err err = c.ids && c.times_s && c.unfilled ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "%d rows", rows);
+    if (err == FL_ERR_OK) {
+        c.filled = c.unfilled + e->config->vocab_size;
+        for (int32_t i = 0; i < rows; i++) c.ids[i] = (1 + 7919 * i) % e->config->vocab_size;
+        err = run_ways(&c, runs, out);
+    }
+    free(c.ids);
+    free(c.times_s);
+    free(c.unfilled);
     return err;
 }

@@ -1,10 +1,15 @@
 /* One step: at most one piece of one prompt (document rows, then tail rows) and one row of every decoding request. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "engine/schedule.h"
 
 enum { ROTATED_ROWS = 256 }; /* of a task */
+
+/* FLOPs of a layer on which a device works far longer than the host issues its ops, about 0.2 ms: such a step gains
+ * nothing as a recording. */
+static const double RECORDED_LAYER_FLOPS = 3e11;
 
 typedef struct building {
     fl_engine *e;
@@ -13,13 +18,17 @@ typedef struct building {
     fl_request *decode[FL_DECODE_ROWS_MAX];
     int32_t n_decode;
     int32_t rows, n_seqs, n_logits;
+    int32_t last_row;    /* of the prompt's own */
     int32_t first_row;   /* of the engine's arrays */
     fl_kv_rows *seqs;    /* the engine's, */
     int32_t *logit_rows; /* alike */
     bool between;        /* the answers' tokens come between the prompt's layers, not with its rows */
     bool inner;          /* this is such a step of answers */
-    double between_s;    /* it took so far */
-    double layer_s;      /* predicted, of the prompt's rows */
+    bool plain;          /* no recording is made or used */
+    bool bucketed;       /* the prompt's rows are filled up to those of a bucket: */
+    fl_graph_piece bucket;
+    double between_s;               /* it took so far */
+    double layer_s;                 /* predicted, of the prompt's rows */
     int32_t n_scored, scored_index; /* scored rows of this step, which of the request's the first is */
     bool prompt_ends;
     fl_sampler_mark drawn; /* the sampler's rows before those of this step */
@@ -39,7 +48,7 @@ typedef struct rotating {
     int32_t row, pos, n;
 } rotating;
 
-static void rotate_rows(void *context, int32_t task, int32_t worker) {
+static void rotate_some(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const rotating *r = context;
     const fl_engine *e = r->e;
@@ -52,14 +61,64 @@ static void rotate_rows(void *context, int32_t task, int32_t worker) {
     fl_rope_table(rope, FL_ROTATION_FAR_KEY, r->pos + first, n, e->far_k_table + at);
 }
 
+static void rotate(fl_engine *e, int32_t row, int32_t pos, int32_t n) {
+    rotating rows = {.e = e, .row = row, .pos = pos, .n = n};
+    fl_pool_run(e->be->pool, (n + ROTATED_ROWS - 1) / ROTATED_ROWS, rotate_some, &rows);
+}
+
+/* Rows of the tables. Prompts begin at position 0 and at the first row: what a stretch of rows holds from the steps
+ * before is kept in mind, and left as it is. */
+static void rotate_rows(fl_engine *e, int32_t row, int32_t pos, int32_t n) {
+    fl_rotated *known = &e->rotated;
+    int32_t begin = known->row, end = begin + known->n, last = row + n;
+    if (pos - row == known->pos - begin && row <= end && last >= begin) {
+        if (row < begin) rotate(e, row, pos, begin - row);
+        if (last > end) rotate(e, end, known->pos + known->n, last - end);
+        if (row < begin) known->row = row;
+        if (row < begin) known->pos = pos;
+        known->n = (last > end ? last : end) - known->row;
+        return;
+    }
+    rotate(e, row, pos, n);
+    if (row >= end || last <= begin) {
+        if (n > known->n) *known = (fl_rotated){row, pos, n};
+    } else if (last < end && last - begin <= FL_DECODE_ROWS_MAX) { /* answers, before the next prompt */
+        *known = (fl_rotated){last, known->pos + last - begin, end - last};
+    } else if (row > begin) {
+        known->n = row - begin;
+    } else {
+        *known = (fl_rotated){row, pos, n};
+    }
+}
+
 static void add_rows(building *b, const fl_session *s, const int32_t *ids, int32_t pos, int32_t n) {
     fl_engine *e = b->e;
     int32_t row = b->first_row + b->rows;
-    rotating rows = {.e = e, .row = row, .pos = pos, .n = n};
     memcpy(e->ids + row, ids, (size_t)n * sizeof(int32_t));
-    fl_pool_run(e->be->pool, (n + ROTATED_ROWS - 1) / ROTATED_ROWS, rotate_rows, &rows);
+    rotate_rows(e, row, pos, n);
     b->seqs[b->n_seqs++] = (fl_kv_rows){.row = b->rows, .n_rows = n, .pos = pos, .pages = s->pages};
     b->rows += n;
+}
+
+/* Rows of a prompt; those that fill its bucket come behind them. They belong to nobody: what they write behind the
+ * piece's own pages goes to the spare page, and nothing looks at what they make. */
+static void add_piece(building *b, const fl_session *s, const int32_t *ids, int32_t pos, int32_t n) {
+    fl_engine *e = b->e;
+    bool document = b->n_seqs == 0 && b->document_rows > 0;
+    add_rows(b, s, ids, pos, n);
+    b->last_row = b->rows - 1;
+    if (!b->bucketed) return;
+    fl_kv_rows *seq = &b->seqs[b->n_seqs - 1];
+    int32_t *pages = e->bucket_pages + (document ? 0 : FL_GRAPH_DOCUMENT_ROWS_MAX / FL_KV_PAGE_TOKENS);
+    int32_t more = (document ? b->bucket.document_rows : b->bucket.tail_rows) - n;
+    int32_t own = fl_pages_of((int64_t)pos + n), end = fl_pages_of((int64_t)pos + n + more);
+    memcpy(pages, s->pages, (size_t)own * sizeof *pages);
+    for (int32_t i = own; i < end; i++) pages[i] = e->spare_page;
+    memset(e->ids + b->first_row + b->rows, 0, (size_t)more * sizeof *e->ids);
+    rotate_rows(e, b->first_row + b->rows, pos + n, more);
+    seq->pages = pages;
+    seq->n_rows += more;
+    b->rows += more;
 }
 
 /* All answers, or as many as there are rows for, in turns. */
@@ -206,7 +265,52 @@ static bool inner_fits(const building *b) {
            b->e->arena.used_bytes + bytes <= b->e->arena.size_bytes;
 }
 
+/* Whether the step has room for what fills the bucket, up to the ceiling of its tail's positions. */
+static bool bucket_fits(fl_engine *e, const fl_graph_piece *bucket) {
+    int32_t last = bucket->pos + bucket->document_rows + bucket->tail_rows - 1;
+    fl_dry_rows rows = {.document_rows = bucket->document_rows,
+                        .document_pos = bucket->pos,
+                        .tail_rows = bucket->tail_rows,
+                        .tail_pos = fl_graphs_ceiling(e->graphs, last) + 1 - bucket->tail_rows,
+                        .n_logits = 1};
+    int64_t bytes;
+    if (memcmp(&rows, &e->bucket_known, sizeof rows) == 0) return true;
+    if (bucket->document_rows > e->span_tokens || fl_guard_need(e->guard, &rows, &bytes) != FL_ERR_OK ||
+        bytes + FL_GUARD_RECORDED_BYTES > e->scratch_bytes)
+        return false;
+    e->bucket_known = rows;
+    return true;
+}
+
+/* Said once: why a step of a prompt is issued op by op although recordings are made. */
+static void tell_outside(const building *b, int32_t pos) {
+    fl_engine *e = b->e;
+    if (e->graph_outside[0]) return;
+    snprintf(e->graph_outside, sizeof e->graph_outside,
+             "steps of prompts outside all buckets are issued op by op; the first had %d document and %d "
+             "tail rows at position %d",
+             b->document_rows, b->tail_rows, pos);
+    atomic_store(&e->outside, e->graph_outside);
+}
+
+/* A step of this prompt alone may be a recording if it is filled up. */
+static void find_bucket(building *b, int32_t pos) {
+    fl_engine *e = b->e;
+    const fl_graph_piece piece = {b->document_rows, b->tail_rows, pos};
+    if (!e->graphs || e->be->watched || e->spare_page < 0 || b->n_decode > 0) return;
+    b->bucketed = b->prefill->n_scored == 0 && b->cost < RECORDED_LAYER_FLOPS * e->config->layers &&
+                  fl_graphs_bucket(e->graphs, &e->attending.attend, &piece, &b->bucket) &&
+                  bucket_fits(e, &b->bucket);
+    if (!b->bucketed) tell_outside(b, pos);
+}
+
 /* ---- building ---- */
+
+static void add_prompt(building *b, const fl_session *s, const int32_t *ids, int32_t pos) {
+    int32_t document = b->document_rows;
+    if (document > 0) add_piece(b, s, ids, pos, document);
+    if (b->tail_rows > 0) add_piece(b, s, ids + document, pos + document, b->tail_rows);
+}
 
 static void build_prefill(building *b) {
     fl_request *r = b->prefill;
@@ -215,11 +319,6 @@ static void build_prefill(building *b) {
     bool may_answer_between = between_fits(b, pos);
     if (!choose_piece(b, pos, may_answer_between)) return;
     ask_scores(b, pos);
-    if (b->document_rows > 0) add_rows(b, s, r->prompt + pos, pos, b->document_rows);
-    if (b->tail_rows > 0)
-        add_rows(b, s, r->prompt + pos + b->document_rows, pos + b->document_rows, b->tail_rows);
-    b->prompt_ends = pos + b->document_rows + b->tail_rows == r->n_prompt;
-    if (b->prompt_ends) b->logit_rows[b->n_logits++] = b->rows - 1;
     const fl_dry_rows rows = {.document_rows = b->document_rows,
                               .document_pos = pos,
                               .tail_rows = b->tail_rows,
@@ -230,6 +329,10 @@ static void build_prefill(building *b) {
     double seconds = fl_step_rate_seconds(&b->e->rate, b->cost);
     b->layer_s = seconds / b->e->config->layers;
     b->between = may_answer_between && b->n_decode > 0 && seconds > b->e->sched.policy.stall_s;
+    find_bucket(b, pos);
+    add_prompt(b, s, r->prompt + pos, pos);
+    b->prompt_ends = pos + b->document_rows + b->tail_rows == r->n_prompt;
+    if (b->prompt_ends) b->logit_rows[b->n_logits++] = b->last_row;
 }
 
 static void build_decode(building *b) {
@@ -357,6 +460,7 @@ static void fail_all(building *b, fl_err err) {
 static void tell_graphs(fl_engine *e) {
     fl_graphs_info info = fl_graphs_get_info(e->graphs);
     atomic_store(&e->n_graph_steps, info.n_replayed);
+    atomic_store(&e->n_graph_prompt_steps, info.n_prompt_replayed);
     atomic_store(&e->n_plain_steps, info.n_plain);
     atomic_store(&e->graph_warning, info.fault);
 }
@@ -382,7 +486,9 @@ static fl_err forward(building *b, const fl_sample_args *sample) {
                           .sample = sample->n_rows > 0 ? sample : NULL,
                           .on_layer = on_layer,
                           .on_layer_context = b,
-                          .graphs = b->inner ? NULL : e->graphs}; /* recorded at one place of the arena */
+                          .bucketed = b->bucketed,
+                          /* recorded at one place of the arena */
+                          .graphs = b->inner || b->plain ? NULL : e->graphs};
     fl_timed_step_begin(e->be, b->rows, b->document_rows > 0);
     fl_err err = fl_forward(e->weights, &step, &e->arena);
     fl_timed_step_end(e->be);
@@ -453,8 +559,38 @@ void fl_step_run(fl_engine *e, fl_request **run, int32_t n) {
     fl_sampler_reset(e->sampler, b.drawn);
 }
 
+/* Pages of made-up rows. */
+static fl_session first_pages(fl_engine *e) {
+    for (int32_t i = 0; i < e->kv_pages && i < fl_pages_of(e->ctx_tokens); i++) e->found_pages[i] = i;
+    return (fl_session){.pages = e->found_pages};
+}
+
+fl_err fl_step_try_piece(fl_engine *e, const fl_graph_piece *piece, const int32_t *ids, fl_step_way way,
+                         double *time_s) {
+    const fl_session session = first_pages(e);
+    building b = {.e = e,
+                  .document_rows = piece->document_rows,
+                  .tail_rows = piece->tail_rows,
+                  .start_s = fl_now_s(),
+                  .seqs = e->seqs,
+                  .logit_rows = e->logit_rows,
+                  .plain = way != FL_STEP_RECORDED};
+    b.bucketed = way != FL_STEP_AS_IT_IS && e->spare_page >= 0 &&
+                 fl_graphs_bucket(e->graphs, &e->attending.attend, piece, &b.bucket) &&
+                 bucket_fits(e, &b.bucket);
+    if (way != FL_STEP_AS_IT_IS && !b.bucketed)
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "%d document and %d tail rows at position %d are outside all buckets",
+                       piece->document_rows, piece->tail_rows, piece->pos);
+    add_prompt(&b, &session, ids, piece->pos);
+    b.logit_rows[b.n_logits++] = b.last_row;
+    FL_TRY(forward(&b, &(fl_sample_args){0}));
+    *time_s = fl_now_s() - b.start_s;
+    return FL_ERR_OK;
+}
+
 fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, double *time_s) {
-    const fl_session session = {.pages = e->found_pages};
+    const fl_session session = first_pages(e);
     const fl_sampling plain = {.top_p = 1, .repetition_penalty = 1};
     const fl_draw greedy = {.sampling = &plain};
     building b = {.e = e,
@@ -462,7 +598,6 @@ fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, do
                   .start_s = fl_now_s(),
                   .seqs = e->seqs,
                   .logit_rows = e->logit_rows};
-    for (int32_t i = 0; i < e->kv_pages && i < fl_pages_of(e->ctx_tokens); i++) e->found_pages[i] = i;
     if (rows->document_rows > 0) add_rows(&b, &session, ids, rows->document_pos, rows->document_rows);
     if (rows->tail_rows > 0)
         add_rows(&b, &session, ids + rows->document_rows, rows->tail_pos, rows->tail_rows);

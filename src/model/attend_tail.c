@@ -167,7 +167,7 @@ static int32_t add_rows(group *g, const fl_kv_rows *piece, int32_t i) {
                                         .n_rows = n,
                                         .pos = first,
                                         .pages = piece->pages,
-                                        .pos_at = i == 0 ? piece->pos_at : NULL};
+                                        .pos_at = piece->pos_at ? piece->pos_at + i : NULL};
     g->rows += n;
     g->splits = splits > g->splits ? splits : g->splits;
     return n;

@@ -80,6 +80,22 @@ static fl_err run_halves(const fl_weights *w, const fl_step *step, int32_t i, co
     return FL_ERR_OK;
 }
 
+/* Progress is what is done, not what is issued. A device is a layer behind, so that it has work while the host issues
+ * the next; steps without a document need not know. */
+static fl_err tell_progress(const fl_weights *w, const fl_step *step, int32_t layers_issued) {
+    fl_backend *be = w->be;
+    int32_t done = layers_issued;
+    if (!step->on_layer) return FL_ERR_OK;
+    if (step->n_document > 0 && be->fence) {
+        FL_TRY(be->fence(be, layers_issued % 2));
+        if (layers_issued == 1) return FL_ERR_OK;
+        done = layers_issued - 1;
+        FL_TRY(be->pass(be, done % 2));
+    }
+    if (step->on_layer(step->on_layer_context, done)) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_CANCELLED, "cancelled after layer %d of %d", done, w->config.layers);
+}
+
 static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, const fl_activations *act,
                         fl_arena *arena) {
     fl_timed_span span = {.name = "layer", .kind = FL_TRACE_LAYER, .count = i + 1};
@@ -87,25 +103,51 @@ static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, con
     fl_err err = run_halves(w, step, i, act, arena);
     fl_timed_end(w->be, &span);
     FL_TRY(err);
-    /* Progress is what is done, not what is issued; decode steps need not know. */
-    if (step->on_layer && step->n_document > 0 && w->be->wait) FL_TRY(w->be->wait(w->be));
-    if (step->on_layer && !step->on_layer(step->on_layer_context, i + 1))
-        return FL_FAIL(FL_ERR_CANCELLED, "cancelled after layer %d of %d", i + 1, w->config.layers);
-    return FL_ERR_OK;
+    return tell_progress(w, step, i + 1);
+}
+
+/* A row whose number lies in memory. */
+static fl_err pick_row(const fl_weights *w, const fl_step *step, const float *from, float *to) {
+    const fl_embed_args args = {.ids = step->logit_row_at,
+                                .table = from,
+                                .table_dtype = FL_DTYPE_F32,
+                                .rows = 1,
+                                .dim = w->config.hidden,
+                                .n_vocab = step->rows,
+                                .x = to};
+    return w->be->op->embed(w->be, &args);
+}
+
+/* The wanted row of a bucket. */
+static fl_err norm_picked(const fl_weights *w, const fl_step *step, const fl_activations *act,
+                          fl_arena *arena, const fl_inputs *y) {
+    float *x, *delta;
+    FL_TRY(fl_arena_take(arena, w->config.hidden, sizeof(float), &x));
+    FL_TRY(fl_arena_take(arena, w->config.hidden, sizeof(float), &delta));
+    FL_TRY(pick_row(w, step, act->x, x));
+    FL_TRY(pick_row(w, step, act->delta, delta));
+    return norm(w, w->final_norm, delta, 1, x, y);
 }
 
 /* The wanted rows only: a 512K-token prompt needs one row of logits. Neighbours are normalised together. */
-static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activations *act, fl_arena *arena) {
+static fl_err norm_wanted(const fl_weights *w, const fl_step *step, const fl_activations *act,
+                          const fl_inputs *y) {
     int64_t hidden = w->config.hidden;
-    fl_inputs normed;
-    if (step->n_logit_rows == 0) return FL_ERR_OK;
-    FL_TRY(fl_inputs_take(w, (fl_forms){.act = true}, step->n_logit_rows, w->config.hidden, arena, &normed));
     for (int32_t i = 0, n; i < step->n_logit_rows; i += n) {
         int64_t row = step->logit_rows[i];
-        const fl_inputs part = fl_inputs_from(w, &normed, i, w->config.hidden);
+        const fl_inputs part = fl_inputs_from(w, y, i, w->config.hidden);
         for (n = 1; i + n < step->n_logit_rows && step->logit_rows[i + n] == row + n;) n++;
         FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, n, act->x + row * hidden, &part));
     }
+    return FL_ERR_OK;
+}
+
+static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activations *act, fl_arena *arena) {
+    fl_inputs normed;
+    if (step->n_logit_rows == 0) return FL_ERR_OK;
+    FL_TRY(fl_inputs_take(w, (fl_forms){.act = true}, step->n_logit_rows, w->config.hidden, arena, &normed));
+    if (step->logit_row_at) FL_TRY(norm_picked(w, step, act, arena, &normed));
+    else FL_TRY(norm_wanted(w, step, act, &normed));
     return fl_dense_run(
         w->be,
         &(fl_dense_args){
@@ -160,7 +202,13 @@ static fl_err issue(void *context) {
 
 static fl_err run_staged(const fl_weights *weights, fl_stage *stage, int64_t mark, fl_arena *arena) {
     issuing all = {.weights = weights, .step = &stage->step, .arena = arena};
-    const fl_graph_shape shape = {.rows = stage->step.rows, .ceiling = stage->ceiling, .arena_bytes = mark};
+    const fl_step *step = &stage->step;
+    const fl_graph_shape shape = {.rows = step->rows,
+                                  .document_rows = step->n_document > 0 ? step->seqs[0].n_rows : 0,
+                                  .n_seqs = step->n_seqs,
+                                  .n_logit_rows = step->n_logit_rows,
+                                  .ceiling = stage->ceiling,
+                                  .arena_bytes = mark};
     if (!stage->recordable) return issue(&all);
     stage->step.on_layer = NULL;
     return fl_graphs_run(stage->step.graphs, &shape, issue, &all);

@@ -11,7 +11,8 @@
 #include "model/weights.h"
 #include "op/attend.h"
 
-/* Where the step is, told after each layer; returning false ends the step with FL_ERR_CANCELLED. */
+/* Where the step is, told after each layer (of a device that reads a document one layer later, and not after the last);
+ * returning false ends the step with FL_ERR_CANCELLED. */
 typedef bool fl_layer_fn(void *context, int32_t layers_done);
 
 typedef struct fl_graphs fl_graphs; /* model/graph.h */
@@ -37,7 +38,11 @@ typedef struct fl_step {
                                      arguments but for logits and scratch; tokens are there when the step is done */
     fl_layer_fn *on_layer; /* or NULL */
     void *on_layer_context;
-    fl_graphs *graphs; /* NULL = every op of the step is issued; replays tell nothing to on_layer */
+    /* A piece of one prompt in its bucket (model/graph.h): the document piece begins at position 0, one row of logits
+     * at most, which the stage has put into memory as well. */
+    bool bucketed;
+    const int32_t *logit_row_at; /* the stage's; else NULL */
+    fl_graphs *graphs;           /* NULL = every op of the step is issued; replays tell nothing to on_layer */
 } fl_step;
 
 /* Runs the step; scratch comes from the arena and goes back to it. All of the step's KV is written even for rows

@@ -4,7 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAULT_BYTES = 256, POSITION_STEPS = 8 };
+enum {
+    FAULT_BYTES = 256,
+    POSITION_STEPS = 8,
+    BUCKET_STEPS = 8, /* of so many steps a bucket has at most */
+    DOCUMENT_STEP = 128,
+    TAIL_STEP = 8,
+    TAIL_STEP_BEHIND = 64 /* of a tail behind document rows, beside which it weighs little */
+};
 
 typedef struct entry {
     fl_graph_shape shape;
@@ -19,21 +26,27 @@ struct fl_graphs {
     int64_t host_bytes;
     entry list[FL_GRAPHS_MAX];
     int64_t clock;
-    int64_t n_replayed, n_recorded, n_plain;
+    int64_t n_replayed, n_prompt_replayed, n_recorded, n_plain;
     char fault[FAULT_BYTES];
 };
 
-fl_err fl_graphs_open(fl_backend *be, const fl_config *config, int32_t ctx_tokens, fl_graphs **out) {
-    int64_t rows = FL_GRAPH_ROWS_MAX, table = rows * config->qk_rope_head_dim * (int64_t)sizeof(float);
+/* Ids and positions, up to three rotation tables, page tables, the wanted row; each from a multiple of 64 bytes on. */
+static int64_t gathered_bytes(const fl_config *config, int32_t ctx_tokens, int64_t rows, int64_t timelines) {
+    int64_t table = rows * config->qk_rope_head_dim * (int64_t)sizeof(float);
     int64_t pages = ctx_tokens / FL_KV_PAGE_TOKENS + 1;
+    return 2 * fl_align_up(rows * (int64_t)sizeof(int32_t), 64) + 3 * fl_align_up(table, 64) +
+           timelines * fl_align_up(pages * (int64_t)sizeof(int32_t), 64) + 64;
+}
+
+fl_err fl_graphs_open(fl_backend *be, const fl_config *config, int32_t ctx_tokens, fl_graphs **out) {
     if (!be->record) return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s records no steps", be->name);
     fl_graphs *g = calloc(1, sizeof *g);
     if (!g) return FL_FAIL(FL_ERR_NOMEM, "graphs");
     g->be = be;
     g->ctx_tokens = ctx_tokens;
-    /* ids and positions, up to three rotation tables, page tables; each from a multiple of 64 bytes on */
-    g->host_bytes = 2 * fl_align_up(rows * (int64_t)sizeof(int32_t), 64) + 3 * fl_align_up(table, 64) +
-                    rows * fl_align_up(pages * (int64_t)sizeof(int32_t), 64);
+    int64_t decode_bytes = gathered_bytes(config, ctx_tokens, FL_GRAPH_ROWS_MAX, FL_GRAPH_ROWS_MAX);
+    int64_t piece_bytes = gathered_bytes(config, ctx_tokens, FL_GRAPH_TAIL_ROWS_MAX, 2);
+    g->host_bytes = decode_bytes > piece_bytes ? decode_bytes : piece_bytes;
     fl_err err = fl_backend_alloc_host(be, g->host_bytes, (void **)&g->host);
     if (err != FL_ERR_OK) fl_graphs_close(g);
     else *out = g;
@@ -58,12 +71,35 @@ void fl_graphs_close(fl_graphs *g) {
 
 fl_graphs_info fl_graphs_get_info(const fl_graphs *g) {
     return (fl_graphs_info){.n_replayed = g->n_replayed,
+                            .n_prompt_replayed = g->n_prompt_replayed,
                             .n_recorded = g->n_recorded,
                             .n_plain = g->n_plain,
                             .fault = g->fault[0] ? g->fault : NULL};
 }
 
+/* The next multiple of a step that is doubled until there are few. */
+static int32_t bucket_of(int32_t rows, int32_t step) {
+    while (rows > BUCKET_STEPS * step) step *= 2;
+    return (rows + step - 1) / step * step;
+}
+
+bool fl_graphs_bucket(const fl_graphs *g, const fl_attend *attend, const fl_graph_piece *piece,
+                      fl_graph_piece *out) {
+    bool documents = piece->document_rows > 0;
+    if (!g || g->fault[0] || g->be->watched || (documents && (piece->pos > 0 || attend->blocks)) ||
+        attend->probe || piece->document_rows > FL_GRAPH_DOCUMENT_ROWS_MAX ||
+        piece->tail_rows > FL_GRAPH_TAIL_ROWS_MAX)
+        return false;
+    *out =
+        (fl_graph_piece){.document_rows = bucket_of(piece->document_rows, DOCUMENT_STEP),
+                         .tail_rows = bucket_of(piece->tail_rows, documents ? TAIL_STEP_BEHIND : TAIL_STEP),
+                         .pos = piece->pos};
+    int32_t end = piece->pos + out->document_rows + out->tail_rows;
+    return end <= g->ctx_tokens && end <= FL_GRAPH_TOKENS_MAX;
+}
+
 bool fl_graphs_take(const fl_graphs *g, const fl_step *step) {
+    if (step->bucketed) return g && !g->be->watched;
     bool fits = g && !g->be->watched && step->n_document == 0 && step->rows <= FL_GRAPH_ROWS_MAX &&
                 step->n_seqs == step->rows && step->n_logit_rows == step->rows;
     for (int32_t i = 0; fits && i < step->rows; i++)
@@ -84,7 +120,8 @@ uint8_t *fl_graphs_host(const fl_graphs *g, int64_t *bytes) {
 }
 
 static bool is_same(const fl_graph_shape *a, const fl_graph_shape *b) {
-    return a->rows == b->rows && a->ceiling == b->ceiling && a->arena_bytes == b->arena_bytes;
+    return a->rows == b->rows && a->document_rows == b->document_rows && a->n_seqs == b->n_seqs &&
+           a->n_logit_rows == b->n_logit_rows && a->ceiling == b->ceiling && a->arena_bytes == b->arena_bytes;
 }
 
 /* The shape's entry; a new one takes the place of a free one or of the one not used for longest. */
@@ -133,6 +170,7 @@ fl_err fl_graphs_run(fl_graphs *g, const fl_graph_shape *shape, fl_graph_fn *iss
     fl_err err = e->recording ? replay(g, e) : FL_ERR_AGAIN;
     if (err != FL_ERR_AGAIN) {
         g->n_replayed++;
+        g->n_prompt_replayed += shape->n_seqs < shape->rows;
         return err;
     }
     g->n_plain++;

@@ -1,19 +1,28 @@
-/* Decode steps as recordings. A step of a few rows is hundreds of short ops, and issuing them takes the host longer
- * than running them takes a GPU. So a device that can records them, once for each shape: the number of rows, and a
- * ceiling for their positions. Later steps of the shape are one replay. Ids, rotations, page tables and positions are
- * read from the step's arena, where they lie at the same place for every step of a shape; scratch, and what is
- * launched, have room for the ceiling. A recording runs the kernels that a plain step runs, on the same numbers: same
- * bits. */
+/* Steps as recordings. A step of a few rows is hundreds of short ops, and issuing them takes the host longer than
+ * running them takes a GPU. So a device that can records them, once for each shape: the numbers of rows, and a ceiling
+ * for their positions. Later steps of the shape are one replay. Ids, rotations, page tables and positions are read from
+ * the step's arena, where they lie at the same place for every step of a shape; scratch, and what is launched, have
+ * room for the ceiling. A recording runs the kernels that a plain step runs, on the same numbers: same bits.
+ *
+ * Two kinds of steps: decode, one row of each of some timelines; and a piece of one prompt that is filled up to a
+ * bucket (fl_graphs_bucket) with rows that nobody reads, behind the piece's own. */
 #ifndef FL_MODEL_GRAPH_H
 #define FL_MODEL_GRAPH_H
 
 #include "model/forward.h"
 
-/* Rows of a step that may be recorded; recordings kept, those not used for longest go first. */
-enum { FL_GRAPH_ROWS_MAX = 64, FL_GRAPHS_MAX = 32 };
+enum {
+    FL_GRAPH_ROWS_MAX = 64, /* of a decode step */
+    FL_GRAPH_DOCUMENT_ROWS_MAX = 8192,
+    FL_GRAPH_TAIL_ROWS_MAX = 256,
+    FL_GRAPH_TOKENS_MAX =
+        131072,        /* a piece of a prompt ends before: attn_absorbed takes no more rows of it then */
+    FL_GRAPHS_MAX = 64 /* recordings kept; those not used for longest go first */
+};
 
 typedef struct fl_graphs_info {
     int64_t n_replayed, n_recorded;
+    int64_t n_prompt_replayed; /* of n_replayed */
     int64_t
         n_plain; /* steps that had no recording: the first of a shape, those of new shapes after a fault */
     const char *fault; /* why nothing is recorded any more; NULL = none */
@@ -31,18 +40,30 @@ fl_graphs_info fl_graphs_get_info(const fl_graphs *graphs);
 
 /* ---- for stage.c and forward.c ---- */
 
-/* One row each of some timelines, none of a document, logits of all of them in order. `graphs` may be NULL. */
+/* A piece of a prompt: document rows, then tail rows, from position `pos` on. */
+typedef struct fl_graph_piece {
+    int32_t document_rows, tail_rows, pos;
+} fl_graph_piece;
+
+/* The bucket of a piece: the rows that its step is to have, at most a quarter too many. False: there is none, since the
+ * piece is too long, lies too far down its timeline or the context ends too soon, or documents with block lists
+ * (whose rows are counted) or from a position other than 0; or nothing is recorded now. `graphs` may be NULL. */
+bool fl_graphs_bucket(const fl_graphs *graphs, const fl_attend *attend, const fl_graph_piece *piece,
+                      fl_graph_piece *bucket);
+
+/* One row each of some timelines, none of a document, logits of all of them in order; or a piece in its bucket.
+ * `graphs` may be NULL. */
 bool fl_graphs_take(const fl_graphs *graphs, const fl_step *step);
 
 /* The largest position that shares a shape with `pos`: at most an eighth of the splits too many. */
 int32_t fl_graphs_ceiling(const fl_graphs *graphs, int32_t pos);
 
-/* Pinned host memory in which what such a step uploads is gathered. */
+/* Pinned host memory in which what a step of at most FL_GRAPH_TAIL_ROWS_MAX rows uploads is gathered. */
 uint8_t *fl_graphs_host(const fl_graphs *graphs, int64_t *bytes);
 
 /* What is the same in all steps that a recording serves. */
 typedef struct fl_graph_shape {
-    int32_t rows, ceiling;
+    int32_t rows, document_rows, n_seqs, n_logit_rows, ceiling;
     int64_t arena_bytes; /* in use before the step */
 } fl_graph_shape;
 

@@ -14,7 +14,7 @@ static fl_err copy_in(fl_backend *be, fl_stage *stage, fl_arena *arena, item i, 
     uint8_t *to;
     FL_TRY(fl_arena_take(arena, i.room_bytes, 1, &to));
     memcpy(out_pointer, &to, sizeof to);
-    if (!stage->recordable) return fl_backend_upload(be, to, i.from, i.bytes);
+    if (!stage->host) return fl_backend_upload(be, to, i.from, i.bytes);
     if (!stage->base) stage->base = to;
     if (to - stage->base + i.room_bytes > stage->host_bytes)
         return FL_FAIL(FL_ERR_INTERNAL, "a step of %d rows gathers more than %lld bytes", stage->step.rows,
@@ -33,33 +33,41 @@ static int64_t pages_bytes(int64_t tokens) {
     return (tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS * (int64_t)sizeof(int32_t);
 }
 
-static fl_err copy_pages(fl_backend *be, fl_stage *stage, fl_arena *arena, fl_kv_rows *rows) {
+static fl_err copy_pages(fl_backend *be, fl_stage *stage, fl_arena *arena, fl_kv_rows *rows, bool document) {
     int64_t bytes = pages_bytes((int64_t)rows->pos + rows->n_rows), room_bytes = bytes;
-    if (stage->recordable) room_bytes = pages_bytes((int64_t)stage->ceiling + 1);
+    if (stage->recordable && !document) room_bytes = pages_bytes((int64_t)stage->ceiling + 1);
     return copy_in(be, stage, arena, (item){rows->pages, bytes, room_bytes}, &rows->pages);
 }
 
-/* Positions of rows, where ops read them. */
+/* Positions of tail rows, each of them, and the wanted row of a bucket, where ops read them. */
 static fl_err copy_positions(fl_backend *be, fl_stage *stage, fl_arena *arena) {
-    int32_t positions[FL_GRAPH_ROWS_MAX], n = stage->step.n_seqs;
+    fl_step *step = &stage->step;
+    int32_t positions[FL_GRAPH_TAIL_ROWS_MAX], n = 0;
     const int32_t *at;
-    for (int32_t i = 0; i < n; i++) positions[i] = stage->seqs[i].pos;
-    int64_t bytes = n * (int64_t)sizeof(int32_t);
-    FL_TRY(copy_in(be, stage, arena, (item){positions, bytes, bytes}, &at));
-    for (int32_t i = 0; i < n; i++) {
-        stage->seqs[i].pos = stage->ceiling;
-        stage->seqs[i].pos_at = at + i;
+    for (int32_t i = step->n_document; i < step->n_seqs; i++)
+        for (int32_t k = 0; k < stage->seqs[i].n_rows; k++) positions[n++] = stage->seqs[i].pos + k;
+    int64_t bytes = n * (int64_t)sizeof(int32_t), row_bytes = sizeof(int32_t);
+    if (n > 0) FL_TRY(copy_in(be, stage, arena, (item){positions, bytes, bytes}, &at));
+    for (int32_t i = step->n_document; i < step->n_seqs; i++) {
+        stage->seqs[i].pos = stage->ceiling - (stage->seqs[i].n_rows - 1);
+        stage->seqs[i].pos_at = at;
+        at += stage->seqs[i].n_rows;
     }
-    return FL_ERR_OK;
+    if (!step->bucketed || step->n_logit_rows == 0) return FL_ERR_OK;
+    return copy_in(be, stage, arena, (item){step->logit_rows, row_bytes, row_bytes}, &step->logit_row_at);
 }
 
+/* A bucket with document rows has room for any tail of its size behind them. */
 static void open_recordable(fl_stage *stage, const fl_step *step) {
-    int32_t last = 0;
+    int32_t last = step->n_document > 0 ? step->rows - 1 : 0;
     if (!fl_graphs_take(step->graphs, step)) return;
-    for (int32_t i = 0; i < step->n_seqs; i++) last = step->seqs[i].pos > last ? step->seqs[i].pos : last;
+    for (int32_t i = step->n_document; i < step->n_seqs; i++) {
+        int32_t last_of_seq = step->seqs[i].pos + step->seqs[i].n_rows - 1;
+        last = last_of_seq > last ? last_of_seq : last;
+    }
     stage->recordable = true;
     stage->ceiling = fl_graphs_ceiling(step->graphs, last);
-    stage->host = fl_graphs_host(step->graphs, &stage->host_bytes);
+    if (step->rows <= FL_GRAPH_TAIL_ROWS_MAX) stage->host = fl_graphs_host(step->graphs, &stage->host_bytes);
 }
 
 fl_err fl_stage_open(fl_backend *be, const fl_step *step, const fl_config *config, fl_arena *arena,
@@ -68,7 +76,7 @@ fl_err fl_stage_open(fl_backend *be, const fl_step *step, const fl_config *confi
     int64_t ids_bytes = step->rows * (int64_t)sizeof(int32_t);
     stage->step = *step;
     stage->recordable = false;
-    stage->base = NULL;
+    stage->base = stage->host = NULL;
     if (!be->device) return FL_ERR_OK;
     if (step->n_seqs > FL_STEP_SEQS_MAX)
         return FL_FAIL(FL_ERR_INTERNAL, "step of %d sequences, at most %d", step->n_seqs, FL_STEP_SEQS_MAX);
@@ -79,13 +87,11 @@ fl_err fl_stage_open(fl_backend *be, const fl_step *step, const fl_config *confi
     FL_TRY(copy_table(be, stage, arena, floats, &stage->step.far_k_table));
     for (int32_t i = 0; i < step->n_seqs; i++) {
         stage->seqs[i] = step->seqs[i];
-        FL_TRY(copy_pages(be, stage, arena, &stage->seqs[i]));
+        FL_TRY(copy_pages(be, stage, arena, &stage->seqs[i], i < step->n_document));
     }
     stage->step.seqs = stage->seqs;
-    if (stage->recordable) {
-        FL_TRY(copy_positions(be, stage, arena));
-        FL_TRY(fl_backend_upload(be, stage->base, stage->host, fl_arena_mark(arena) - start));
-    }
+    if (stage->recordable) FL_TRY(copy_positions(be, stage, arena));
+    if (stage->host) FL_TRY(fl_backend_upload(be, stage->base, stage->host, fl_arena_mark(arena) - start));
     return fl_arena_take(arena, (int64_t)step->n_logit_rows * config->vocab_size, sizeof(float),
                          &stage->step.logits);
 }

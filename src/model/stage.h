@@ -9,11 +9,12 @@ enum { FL_STEP_SEQS_MAX = 256 };
 typedef struct fl_stage {
     fl_step step; /* what the layers run */
     fl_kv_rows seqs[FL_STEP_SEQS_MAX];
-    /* A step that may be a replay: positions are read where seqs[].pos_at says, all up to the ceiling, and what is
-     * uploaded is gathered on the host first. */
+    /* A step that may be a replay: positions of tail rows are read where seqs[].pos_at says, all up to the ceiling, and
+     * what a step of few rows uploads is gathered on the host first. */
     bool recordable;
     int32_t ceiling;
-    uint8_t *base, *host; /* the gathered bytes: where they go, where they are */
+    uint8_t *base,
+        *host; /* the gathered bytes: where they go, where they are; host NULL: each goes by itself */
     int64_t host_bytes;
 } fl_stage;
 

@@ -96,8 +96,8 @@ typedef struct fl_kv_rows {
     int32_t n_rows;
     int32_t pos;
     const int32_t *pages;
-    /* NULL, or (of a device that records, kv_write and attn_absorbed alone) where they read the position when they
-     * run: `pos` is then the largest that it can be, which sizes what is launched. */
+    /* NULL, or (of a device that records, kv_write and attn_absorbed alone) where they read the first row's position
+     * when they run: `pos` is then the largest that it can be, which sizes what is launched. */
     const int32_t *pos_at;
 } fl_kv_rows;
 

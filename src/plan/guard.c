@@ -14,7 +14,7 @@ struct fl_guard {
 };
 
 /* Positions at which decoding is checked: all up to the next multiple are known to fit then. */
-enum { POSITION_STEP = 4096, RECORDED_BYTES = 64 * sizeof(int32_t) };
+enum { POSITION_STEP = 4096 };
 
 static int32_t least(int32_t a, int32_t b) {
     return a < b ? a : b;
@@ -74,8 +74,7 @@ static fl_err dry_run(fl_guard *g, const fl_dry_rows *rows, fl_dry_scratch *out)
 fl_err fl_guard_need(fl_guard *g, const fl_dry_rows *rows, int64_t *bytes) {
     fl_dry_scratch scratch;
     FL_TRY(dry_run(g, rows, &scratch));
-    /* A recorded step has its positions in the arena too. */
-    *bytes = scratch.peak_bytes + (rows->document_rows == 0 ? RECORDED_BYTES : 0);
+    *bytes = scratch.peak_bytes + (rows->document_rows == 0 ? FL_GUARD_RECORDED_BYTES : 0);
     return FL_ERR_OK;
 }
 

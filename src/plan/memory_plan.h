@@ -18,6 +18,7 @@ typedef struct fl_memory_sizes {
     int64_t kv_tokens;  /* in the pool */
     int32_t span_tokens;
     int32_t requests_max; /* at once; 0 = as many as a step takes */
+    int32_t spare_pages;  /* behind the pool's, for rows that nobody reads */
     fl_kv_shape kv;       /* as the dry run was opened with */
 } fl_memory_sizes;
 

@@ -62,6 +62,7 @@ static fl_err on_ready(fl_worker_link *l, const uint8_t *body, size_t n) {
     info->policy = fl_link_keep_text(l, info->policy);
     info->position_warning = fl_link_keep_text(l, info->position_warning);
     info->graph_warning = fl_link_keep_text(l, info->graph_warning);
+    info->graph_outside = fl_link_keep_text(l, info->graph_outside);
     l->status.info = *info;
     l->status.has_info = true;
     l->status.load_fraction = 1;

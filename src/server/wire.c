@@ -157,13 +157,15 @@ static const field info_fields[] = {
     TEXT(fl_engine_info, position_warning),
     BOOL(fl_engine_info, graphs),
     COUNT(fl_engine_info, graph_steps),
+    COUNT(fl_engine_info, graph_prompt_steps),
     COUNT(fl_engine_info, plain_steps),
     TEXT(fl_engine_info, graph_warning),
+    TEXT(fl_engine_info, graph_outside),
     F64(fl_engine_info, block_density),
     COUNT(fl_engine_info, block_overflow),
     {0},
 };
-_Static_assert(sizeof(fl_engine_info) == 152, "a new member of fl_engine_info needs a line in info_fields");
+_Static_assert(sizeof(fl_engine_info) == 168, "a new member of fl_engine_info needs a line in info_fields");
 
 static const field load_fields[] = {
     COUNT32(fl_engine_load, kv_pages),

@@ -1,12 +1,13 @@
-/* Decode steps as recordings, on a device that is made of a CPU backend: it keeps the ops of a recording with their
- * arguments and runs them again on what memory holds by then. So what a recording keeps that it should have read, or
- * reads from another place than the step wrote, shows in the answer's bits. And memory that nobody takes after start,
- * and a device that is lost. */
+/* Steps as recordings, decode and prompts in buckets, on a device that is made of a CPU backend: it keeps the ops of a
+ * recording with their arguments and runs them again on what memory holds by then. So what a recording keeps that it
+ * should have read, or reads from another place than the step wrote, shows in the answer's bits. And memory that nobody
+ * takes after start, and a device that is lost. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,6 +107,21 @@ static fl_err absorbed_rows(fl_backend *be, const fl_attn_absorbed_args *a) {
     return fake.open ? keep(run_absorbed, &k, sizeof k) : run_absorbed(be, &k);
 }
 
+/* A device's kernel reads keys where they are; this one wants scratch for them. */
+static fl_err run_prefill(fl_backend *be, const void *kept) {
+    fl_attn_prefill_args args = *(const fl_attn_prefill_args *)kept;
+    void *memory = calloc(1, (size_t)fl_attn_prefill_scratch_bytes(&args) + 64);
+    assert_non_null(memory);
+    args.scratch = (void *)(((uintptr_t)memory + 63) / 64 * 64);
+    fl_err err = fake.real->attn_prefill(be, &args);
+    free(memory);
+    return err;
+}
+
+static fl_err prefill_rows(fl_backend *be, const fl_attn_prefill_args *a) {
+    return fake.open ? keep(run_prefill, a, sizeof *a) : run_prefill(be, a);
+}
+
 static fl_err copy(fl_backend *be, void *to, const void *from, int64_t bytes) {
     (void)be;
     assert_null(fake.open); /* such a copy could not be replayed */
@@ -182,6 +198,7 @@ static void become_device(fl_engine *e) {
     fake.table.kv_write = write_rows;
     fake.table.attn_absorbed = absorbed_rows;
     fake.table.sample = draw_rows;
+    fake.table.attn_prefill = prefill_rows;
     be->op = &fake.table;
     be->device = true;
     be->upload = copy;
@@ -196,6 +213,10 @@ static void become_device(fl_engine *e) {
     fl_backend_seal(be, false);
     assert_int_equal(fl_graphs_open(be, e->config, e->ctx_tokens, &e->graphs), FL_ERR_OK);
     fl_backend_seal(be, true);
+    /* Behind the pages that checks use; a real device has it behind the pool. */
+    e->spare_page = e->kv_pages - 1;
+    while (fl_kv_pool_free_pages(e->pool) > 0) (void)fl_kv_pool_take(e->pool);
+    for (int32_t i = 0; i < e->spare_page; i++) fl_kv_pool_drop(e->pool, i);
 }
 
 /* ---- answers ---- */
@@ -208,10 +229,14 @@ typedef struct answer {
     char detail[512];
 } answer;
 
+/* Of the prompts that ask() asks; answers are shorter than ANSWER then; not 0: nobody's document is found again. */
+static int32_t document_tokens, answers_shorter, salt;
+
 static fl_engine *open_engine(void) {
     fl_settings s;
     fl_engine *e = NULL;
     memset(&fake, 0, sizeof fake);
+    document_tokens = answers_shorter = salt = 0;
     fl_settings_default(&s);
     s.model_path = "build/models/spark-66m";
     s.backend = fl_backend_available("avx512") ? "avx512"
@@ -236,11 +261,12 @@ static void read_answer(fl_request *r, answer *out) {
     if (event.err != FL_ERR_OK) memcpy(out->detail, event.err_detail, sizeof out->detail);
 }
 
-/* Requests of n[i] prompt tokens at once. Everything is tail: documents need a real device. */
+/* Requests of n[i] prompt tokens at once. */
 static void ask(fl_engine *e, const int32_t *n, int32_t n_requests, answer *out) {
     fl_session *session[REQUESTS];
     fl_request *request[REQUESTS];
     int32_t ids[2048];
+    char salt_text[16];
     memset(out, 0, (size_t)n_requests * sizeof *out);
     for (int32_t i = 0; i < 2048; i++) ids[i] = 5 + i * 7919 % 8000;
     for (int32_t i = 0; i < n_requests; i++) {
@@ -248,8 +274,10 @@ static void ask(fl_engine *e, const int32_t *n, int32_t n_requests, answer *out)
         fl_request_params_default(&p);
         p.tokens = ids + i;
         p.n_tokens = n[i];
-        p.document_tokens = 0;
-        p.max_tokens = ANSWER - 7 * i;
+        p.document_tokens = document_tokens < n[i] ? document_tokens : n[i];
+        p.max_tokens = ANSWER - 7 * i - answers_shorter;
+        snprintf(salt_text, sizeof salt_text, "%d", salt);
+        p.cache_salt = salt_text;
         p.ignore_eos = true;
         assert_int_equal(fl_session_open(e, &session[i]), FL_ERR_OK);
         assert_int_equal(fl_submit(session[i], &p, &request[i]), FL_ERR_OK);
@@ -326,6 +354,188 @@ static void a_step_that_cannot_be_recorded_runs_plainly(void **state) {
     fl_engine_close(e);
 }
 
+/* Tail alone and behind documents, at a bucket's end and far from it, of one bucket and of several. */
+static const struct {
+    int32_t document, prompt;
+} prompts[] = {{0, 40},    {0, 41},    {0, 47},    {0, 1},     {0, 256},   {0, 301},
+               {128, 150}, {192, 193}, {200, 240}, {256, 256}, {256, 511}, {64, 127}};
+enum { PROMPTS = sizeof prompts / sizeof *prompts };
+
+static void ask_all(fl_engine *e, answer *out) {
+    answers_shorter = ANSWER - 3;
+    for (int32_t i = 0; i < PROMPTS; i++) {
+        document_tokens = prompts[i].document;
+        salt += i % 4 > 0;
+        ask(e, &prompts[i].prompt, 1, &out[i]);
+    }
+}
+
+static void assert_all_same(fl_engine *e, const answer *plain) {
+    static answer found[PROMPTS];
+    ask_all(e, found);
+    for (int32_t i = 0; i < PROMPTS; i++) {
+        if (memcmp(plain[i].tokens, found[i].tokens, sizeof plain[i].tokens) != 0)
+            print_message("prompt of %d + %d tokens:\n", prompts[i].document,
+                          prompts[i].prompt - prompts[i].document);
+        assert_same(&plain[i], &found[i]);
+    }
+}
+
+static void prompts_in_buckets_give_the_bits_of_plain_steps(void **state) {
+    (void)state;
+    static answer plain[PROMPTS];
+    fl_engine_info info;
+    fl_engine *e = open_engine();
+    ask_all(e, plain);
+    become_device(e);
+    for (int32_t i = 0; i < 3; i++) assert_all_same(e, plain);
+    fl_engine_get_info(e, &info);
+    assert_true(info.graph_prompt_steps > 2 * PROMPTS);
+    assert_true(info.graph_prompt_steps < info.graph_steps);
+    assert_int_equal(info.graph_steps, fake.n_replays);
+    assert_true(info.scratch_peak_bytes <= info.scratch_bytes);
+    assert_null(info.graph_warning);
+    fake.refuse_replay = true;
+    assert_all_same(e, plain);
+    fl_engine_get_info(e, &info);
+    assert_string_equal(info.graph_warning, "the replay is refused");
+    int64_t before = info.graph_prompt_steps;
+    fake.refuse_replay = false;
+    assert_all_same(e, plain); /* plain ever after */
+    fl_engine_get_info(e, &info);
+    assert_int_equal(info.graph_prompt_steps, before);
+    fl_engine_close(e);
+    assert_int_equal(fake.n_open, 0);
+}
+
+static void rows_that_fill_a_bucket_touch_nobody(void **state) {
+    (void)state;
+    answer found;
+    int32_t prompt = 150;
+    fl_engine *e = open_engine();
+    become_device(e);
+    uint8_t *page, *copy_of_pages = malloc((size_t)e->kv_bytes);
+    int64_t bytes = e->kv_bytes / e->kv_pages;
+    int32_t n_written = 0;
+    assert_non_null(copy_of_pages);
+    memset(e->kv_memory, 0x5a, (size_t)e->kv_bytes);
+    memcpy(copy_of_pages, e->kv_memory, (size_t)e->kv_bytes);
+    document_tokens = 128;
+    answers_shorter = ANSWER - 1;
+    ask(e, &prompt, 1, &found); /* 128 rows and 22, which become 64 */
+    for (int32_t i = 0; i < e->kv_pages; i++) {
+        page = (uint8_t *)e->kv_memory + i * bytes;
+        n_written += i != e->spare_page && memcmp(page, copy_of_pages + i * bytes, (size_t)bytes) != 0;
+    }
+    assert_int_equal(n_written, 3);
+    free(copy_of_pages);
+    fl_engine_close(e);
+}
+
+static void buckets_are_a_quarter_too_large_at_most(void **state) {
+    (void)state;
+    fl_attend attend = {0};
+    fl_graph_piece b, before = {0};
+    fl_engine *e = open_engine();
+    become_device(e);
+    fl_graphs *far = NULL;
+    fl_backend_seal(e->be, false);
+    assert_int_equal(fl_graphs_open(e->be, e->config, 1 << 20, &far), FL_ERR_OK);
+    int32_t n = 0;
+    for (int32_t rows = 64; rows <= FL_GRAPH_DOCUMENT_ROWS_MAX; rows += 64) {
+        assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){.document_rows = rows}, &b));
+        assert_true(b.document_rows >= rows && b.tail_rows == 0 && b.document_rows % 128 == 0);
+        assert_true(b.document_rows - rows < 128 || 4 * (b.document_rows - rows) < rows);
+        n += b.document_rows != before.document_rows;
+        before = b;
+    }
+    for (int32_t rows = 1; rows <= FL_GRAPH_TAIL_ROWS_MAX; rows++) {
+        assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, rows, 1000}, &b));
+        assert_true(b.tail_rows >= rows && b.document_rows == 0 && b.pos == 1000);
+        assert_true(b.tail_rows - rows < 8 || 4 * (b.tail_rows - rows) < rows);
+        n += b.tail_rows != before.tail_rows;
+        before = b;
+    }
+    assert_true(n < 40);
+    /* Outside. */
+    assert_false(fl_graphs_bucket(NULL, &attend, &(fl_graph_piece){0, 8, 0}, &b));
+    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){8256, 0, 0}, &b));
+    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 257, 0}, &b));
+    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){128, 8, 128}, &b));
+    assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 8, FL_GRAPH_TOKENS_MAX - 8}, &b));
+    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 8, FL_GRAPH_TOKENS_MAX - 7}, &b));
+    assert_true(fl_graphs_bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2040}, &b));
+    assert_false(fl_graphs_bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2041}, &b));
+    attend.blocks = true;
+    assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 8, 256}, &b));
+    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){128, 8, 0}, &b));
+    fl_graphs_close(far);
+    fl_engine_close(e);
+}
+
+static fl_err issue_nothing(void *context) {
+    ++*(int32_t *)context;
+    return FL_ERR_OK;
+}
+
+static void the_longest_unused_recording_goes_first(void **state) {
+    (void)state;
+    fl_graph_shape shape = {.rows = 1, .n_seqs = 1, .n_logit_rows = 1};
+    int32_t n_issued = 0;
+    fl_engine *e = open_engine();
+    become_device(e);
+    for (int32_t turn = 0; turn < 2; turn++)
+        for (shape.ceiling = 0; shape.ceiling < FL_GRAPHS_MAX; shape.ceiling++)
+            assert_int_equal(fl_graphs_run(e->graphs, &shape, issue_nothing, &n_issued), FL_ERR_OK);
+    assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX); /* plainly, then into the recording */
+    assert_int_equal(fake.n_open, FL_GRAPHS_MAX);
+    shape.ceiling = 0;
+    assert_int_equal(fl_graphs_run(e->graphs, &shape, issue_nothing, &n_issued), FL_ERR_OK);
+    shape.document_rows = 1; /* in place of the second */
+    for (int32_t turn = 0; turn < 2; turn++)
+        assert_int_equal(fl_graphs_run(e->graphs, &shape, issue_nothing, &n_issued), FL_ERR_OK);
+    assert_int_equal(fake.n_open, FL_GRAPHS_MAX);
+    shape.document_rows = 0;
+    assert_int_equal(fl_graphs_run(e->graphs, &shape, issue_nothing, &n_issued), FL_ERR_OK);
+    assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 2);
+    shape.ceiling = 1;
+    assert_int_equal(fl_graphs_run(e->graphs, &shape, issue_nothing, &n_issued), FL_ERR_OK);
+    assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 3);
+    fl_engine_close(e);
+}
+
+/* Scored prompts and steps that would be over the scratch as buckets are no recordings, and that is said. */
+static void a_prompt_outside_all_buckets_runs_plainly(void **state) {
+    (void)state;
+    answer plain, found;
+    int32_t prompt = 1500;
+    fl_engine_info info;
+    fl_engine *e = open_engine();
+    document_tokens = 1472;
+    answers_shorter = ANSWER - 3;
+    ask(e, &prompt, 1, &plain);
+    become_device(e);
+    salt++;
+    ask(e, &prompt, 1, &found); /* the document's second step begins at 256 */
+    assert_same(&plain, &found);
+    fl_engine_get_info(e, &info);
+    assert_non_null(info.graph_outside);
+    assert_non_null(strstr(info.graph_outside, "256 document and 0 tail rows at position 256"));
+    assert_null(info.graph_warning);
+    fl_engine_close(e);
+    e = open_engine();
+    become_device(e);
+    e->scratch_bytes = e->arena.size_bytes / 8; /* for buckets alone */
+    prompt = 280;
+    document_tokens = 256;
+    for (int32_t i = 0; i < 3; i++, salt++) ask(e, &prompt, 1, &found);
+    fl_engine_get_info(e, &info);
+    assert_int_equal(info.graph_prompt_steps, 0);
+    assert_non_null(info.graph_outside);
+    e->scratch_bytes = e->arena.size_bytes;
+    fl_engine_close(e);
+}
+
 static void ceilings_leave_an_eighth_at_most(void **state) {
     (void)state;
     fl_engine *e = open_engine();
@@ -358,6 +568,15 @@ static void the_check_of_one_shape_finds_the_same_bits(void **state) {
     assert_string_equal(check.fault, "");
     assert_int_equal(fl_graph_bench_run(e, 5, 3, 2, &check), FL_ERR_INVALID);
     assert_int_equal(fl_graph_bench_run(e, 1, 2048, 2, &check), FL_ERR_INVALID);
+    const fl_graph_piece question = {.tail_rows = 13, .pos = 500},
+                         prompt = {.document_rows = 192, .tail_rows = 5},
+                         late = {.document_rows = 64, .pos = 64};
+    assert_int_equal(fl_graph_bench_piece(e, &question, 2, &check), FL_ERR_OK);
+    assert_int_equal(check.n_different + check.n_unfilled_different, 0);
+    assert_int_equal(fl_graph_bench_piece(e, &prompt, 2, &check), FL_ERR_OK);
+    assert_int_equal(check.n_different + check.n_unfilled_different, 0);
+    assert_string_equal(check.fault, "");
+    assert_int_equal(fl_graph_bench_piece(e, &late, 2, &check), FL_ERR_UNSUPPORTED);
     fake.refuse = true;
     assert_int_equal(fl_graph_bench_run(e, 2, 100, 1, &check), FL_ERR_OK);
     assert_string_equal(check.fault, "the graph is refused");
@@ -423,6 +642,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_give_the_bits_of_plain_steps),
         cmocka_unit_test(a_step_that_cannot_be_recorded_runs_plainly),
+        cmocka_unit_test(prompts_in_buckets_give_the_bits_of_plain_steps),
+        cmocka_unit_test(rows_that_fill_a_bucket_touch_nobody),
+        cmocka_unit_test(buckets_are_a_quarter_too_large_at_most),
+        cmocka_unit_test(the_longest_unused_recording_goes_first),
+        cmocka_unit_test(a_prompt_outside_all_buckets_runs_plainly),
         cmocka_unit_test(ceilings_leave_an_eighth_at_most),
         cmocka_unit_test(the_check_of_one_shape_finds_the_same_bits),
         cmocka_unit_test(nothing_is_taken_after_start),

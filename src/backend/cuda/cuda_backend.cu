@@ -95,6 +95,14 @@ static fl_err cuda_wait(fl_backend *be) {
     return FL_FAIL(FL_ERR_INVALID, "%s", fault_text[fault]);
 }
 
+static fl_err cuda_fence(fl_backend *be, int32_t i) {
+    return fl_cuda_check(cudaEventRecord(fl_cuda_of(be)->fences[i], fl_cuda_of(be)->stream), "a fence");
+}
+
+static fl_err cuda_pass(fl_backend *be, int32_t i) {
+    return fl_cuda_check(cudaEventSynchronize(fl_cuda_of(be)->fences[i]), "a kernel");
+}
+
 static fl_err cuda_download(fl_backend *be, void *to, const void *from, int64_t bytes) {
     FL_TRY(fl_cuda_check(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, fl_cuda_of(be)->stream),
                          "download"));
@@ -122,6 +130,8 @@ static void cuda_close(fl_backend *be) {
     cudaFree(cuda->workspace);
     cudaFree(cuda->fault);
     if (cuda->disturbing) cudaStreamDestroy(cuda->disturbing);
+    for (int32_t i = 0; i < 2; i++)
+        if (cuda->fences[i]) cudaEventDestroy(cuda->fences[i]);
     cudaFreeHost(cuda->seen_fault);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     fl_pool_close(cuda->base.pool);
@@ -155,6 +165,8 @@ static fl_err open_parts(fl_cuda *cuda, int32_t n_threads) {
     FL_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     FL_CUDA_TRY(
         cudaDeviceGetAttribute(&cuda->n_multiprocessors, cudaDevAttrMultiProcessorCount, cuda->device));
+    for (int32_t i = 0; i < 2; i++)
+        FL_CUDA_TRY(cudaEventCreateWithFlags(&cuda->fences[i], cudaEventDisableTiming));
     FL_TRY(fl_cuda_marks_open(cuda));
     FL_TRY(fl_cuda_blas_load());
     FL_CUDA_BLAS_TRY(fl_blas.Create(&cuda->blas));
@@ -184,6 +196,8 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->upload = cuda_upload;
     be->download = cuda_download;
     be->wait = cuda_wait;
+    be->fence = cuda_fence;
+    be->pass = cuda_pass;
     be->record = fl_cuda_record;
     be->record_end = fl_cuda_record_end;
     be->replay = fl_cuda_replay;

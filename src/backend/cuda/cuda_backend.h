@@ -51,7 +51,8 @@ typedef struct fl_cuda {
     int64_t workspace_bytes;
     fl_blas_plans *plans;
     fl_cuda_stage stage;
-    cudaEvent_t *marks;  /* [FL_CUDA_MARKS] */
+    cudaEvent_t *marks; /* [FL_CUDA_MARKS] */
+    cudaEvent_t fences[2];
     int32_t *seen_fault; /* host: what wait reads */
     int32_t *fault; /* device: fl_cuda_fault, the first since the last wait; kernels set it with atomicCAS */
     int32_t n_multiprocessors;

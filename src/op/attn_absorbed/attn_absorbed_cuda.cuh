@@ -35,7 +35,7 @@ typedef struct divisor {
 
 typedef struct timeline {
     const int32_t *pages;
-    const int32_t *pos_at; /* NULL, or where the one row's position is; then pos is the largest it can be */
+    const int32_t *pos_at; /* NULL, or where the first row's position is; then pos is the largest it can be */
     int32_t row, n_rows, pos;
     int32_t first_group; /* of its lane groups among the launch's */
     int32_t first_line;  /* of its (row, head) pairs among the launch's */
@@ -162,7 +162,7 @@ static inline __host__ __device__ int32_t span_of(const fl_attn_view *view, int3
 
 /* The position of a lane's row. */
 FL_DEVICE int32_t pos_of(const params &p, const timeline &seq, int32_t lane) {
-    return seq.pos_at ? __ldg(seq.pos_at) : seq.pos + lane / p.n_heads;
+    return (seq.pos_at ? __ldg(seq.pos_at) : seq.pos) + lane / p.n_heads;
 }
 
 /* Splits of the tasks of a row at `pos`. */
