@@ -120,7 +120,9 @@ typedef struct fl_settings {
     int64_t
         scratch_bytes; /* reserve at most so much for what a step computes, and cut steps to fit into it; 0 (default)
                               = what the largest step takes */
-    int32_t requests_max; /* bound of the queue, 1..4096; default 64 */
+    int32_t requests_max; /* bound of the queue, running ones included, 1..4096; default 64 */
+    int32_t
+        running_max; /* of them, so many hold pages and compute at once. 0 (default) = all that have room */
     int64_t
         queue_tokens_max; /* bound of it in prompt tokens that are not computed yet; an empty queue takes any
                                  request. 0 (default) = 16 x ctx_tokens */

@@ -31,6 +31,7 @@ static fl_err read_options(const fl_options *o, fl_serve_options *s) {
     s->n_hosts = o->hosts.n;
     s->body_bytes_max = o->body_bytes_max;
     s->requests_max = (int32_t)(o->seqs_max + o->queued_max);
+    s->link.settings.running_max = (int32_t)o->seqs_max;
     s->tokens_max = o->queued_tokens_max;
     s->wait_max_s = o->wait_max;
     s->comment_s = o->comment_interval;

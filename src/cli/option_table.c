@@ -166,10 +166,9 @@ const fl_option fl_option_table[] = {
     SIZE("kv-tokens", kv_tokens, "FL_KV_TOKENS", "0", 0, 1 << 24, FL_VERB_SERVE,
          "size of the KV pool over all requests, in tokens; 0 = one context"),
     SIZE("max-num-seqs", seqs_max, "FL_MAX_NUM_SEQS", "64", 1, 2048, FL_VERB_SERVE,
-         "answers the engine works on; beyond these and --max-queued-requests, requests are told to come "
-         "back"),
+         "answers the engine works on at once"),
     SIZE("max-queued-requests", queued_max, "FL_MAX_QUEUED_REQUESTS", "192", 0, 2048, FL_VERB_SERVE,
-         "answers that may wait behind these"),
+         "answers that may wait beside --max-num-seqs; beyond both, requests are told to come back"),
     SIZE("max-queued-tokens", queued_tokens_max, "FL_MAX_QUEUED_TOKENS", "0", 0, 1099511627776.0,
          FL_VERB_SERVE, "prompt tokens that may wait for their first token; 0 = 16 contexts"),
     REAL("max-wait", wait_max, "FL_MAX_WAIT", "600", 0, 86400, FL_VERB_SERVE,

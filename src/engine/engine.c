@@ -60,6 +60,8 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
                        (long long)s->kv_tokens);
     if (s->requests_max < 1 || s->requests_max > 4096)
         return FL_FAIL(FL_ERR_INVALID, "requests_max: expected 1..4096, found %d", s->requests_max);
+    if (s->running_max < 0)
+        return FL_FAIL(FL_ERR_INVALID, "running_max: expected 0 or more, found %d", s->running_max);
     if (s->scratch_bytes < 0)
         return FL_FAIL(FL_ERR_INVALID, "scratch_bytes: expected 0 or more, found %lld",
                        (long long)s->scratch_bytes);
@@ -74,6 +76,7 @@ static fl_err read_sizes(fl_engine *e, const fl_settings *s) {
     e->kv_pages = fl_pages_of(kv);
     e->span_tokens = fl_memory_plan_span(ctx, span);
     e->requests_max = s->requests_max;
+    e->running_max = s->running_max > 0 ? s->running_max : s->requests_max;
     return FL_ERR_OK;
 }
 

@@ -150,7 +150,7 @@ struct fl_engine {
     fl_graphs *graphs; /* NULL: not wanted, or the backend records nothing */
     char position_warning[256];
     fl_kv_shape kv_shape;
-    int32_t ctx_tokens, kv_pages, span_tokens, requests_max, n_known;
+    int32_t ctx_tokens, kv_pages, span_tokens, requests_max, running_max, n_known;
     int64_t queue_tokens_max;
     fl_cost_table costs;
     void *kv_memory, *scratch, *logits_memory;

@@ -154,7 +154,7 @@ int32_t fl_schedule_admit(fl_engine *e, fl_request **run, int32_t n) {
         else run[n_ready++] = run[i];
     }
     sort_queued(e, queued, n_queued, now_s);
-    for (int32_t i = 0; i < n_queued && !closed; i++) {
+    for (int32_t i = 0; i < n_queued && n_ready < e->running_max && !closed; i++) {
         fl_request *r = queued[i];
         if (admit(e, r)) {
             if (!given_up(e, r, now_s)) run[n_ready++] = r;

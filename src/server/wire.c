@@ -78,6 +78,7 @@ static const field settings_fields[] = {
     F64(fl_settings, max_step_s),
     I64(fl_settings, scratch_bytes, INT64_MIN, INT64_MAX),
     I32(fl_settings, requests_max, INT32_MIN, INT32_MAX),
+    I32(fl_settings, running_max, INT32_MIN, INT32_MAX),
     I64(fl_settings, queue_tokens_max, INT64_MIN, INT64_MAX),
     I64(fl_settings, trace_events, INT64_MIN, INT64_MAX),
     TEXT(fl_settings, kv_disk),

@@ -319,6 +319,36 @@ static void the_queue_is_bounded_in_tokens_and_its_load_is_told(void **state) {
     free(ids);
 }
 
+static void use_one_at_a_time(fl_settings *s) {
+    s->running_max = 1;
+}
+
+/* However much room there is, so many run and the others wait; all come to their turn. */
+static void only_so_many_run_at_once(void **state) {
+    (void)state;
+    enum { N = 4 };
+    int32_t *ids = random_ids(71, N * SHORT);
+    fl_engine *e = open_with(use_one_at_a_time);
+    running all[N];
+    fl_engine_load load;
+    int32_t most_running = 0, most_waiting = 0;
+    for (int32_t i = 0; i < N; i++) all[i] = start(e, ids + (int64_t)i * SHORT, SHORT);
+    do {
+        fl_engine_get_load(e, &load);
+        if (load.n_running > most_running) most_running = load.n_running;
+        if (load.n_waiting > most_waiting) most_waiting = load.n_waiting;
+        assert_int_equal(nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL), 0);
+    } while (load.n_running + load.n_waiting > 0);
+    assert_int_equal(most_running, 1);
+    assert_true(most_waiting >= N - 2);
+    for (int32_t i = 0; i < N; i++) {
+        assert_int_equal(finish(all[i].request).n, ANSWER);
+        assert_int_equal(fl_session_close(all[i].session), FL_ERR_OK);
+    }
+    fl_engine_close(e);
+    free(ids);
+}
+
 static void bad_settings_are_refused_by_name(void **state) {
     (void)state;
     fl_settings good, s;
@@ -335,6 +365,7 @@ static void bad_settings_are_refused_by_name(void **state) {
     REFUSE(queue_tokens_max, -1);
     REFUSE(max_decode_stall_s, -1);
     REFUSE(max_step_s, -1);
+    REFUSE(running_max, -1);
 }
 
 int main(void) {
@@ -346,6 +377,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_come_in_time_ends_by_name),
         cmocka_unit_test(who_waits_for_pages_is_passed_and_comes_to_its_turn),
         cmocka_unit_test(the_queue_is_bounded_in_tokens_and_its_load_is_told),
+        cmocka_unit_test(only_so_many_run_at_once),
         cmocka_unit_test(bad_settings_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
