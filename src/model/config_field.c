@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "op/sample/sample.h"
+
 /* Upper limits are several times the largest published model; their products stay far inside int64_t. */
 #define INT_FIELD(key, field, low, high, need)                                                               \
     {                                                                                                        \
@@ -60,7 +62,7 @@ const fl_config_field fl_config_fields[] = {
     CODE_FIELD("rope_scaling"),
     CODE_FIELD("rope_parameters"),
     INT_FIELD("max_position_embeddings", max_position_embeddings, 1, 1 << 26, true),
-    INT_FIELD("vocab_size", vocab_size, 1, 1 << 24, true),
+    INT_FIELD("vocab_size", vocab_size, 1, FL_SAMPLE_VOCAB_MAX, true),
     BOOL_FIELD("tie_word_embeddings", tie_word_embeddings),
     INT_FIELD("num_nextn_predict_layers", n_mtp_layers, 0, 64, false),
     CODE_FIELD("eos_token_id"),
