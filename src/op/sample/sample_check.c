@@ -278,6 +278,10 @@ static void check_like(oc_run *run, const fixture *f, const fl_sample *got, cons
     }
 }
 
+static bool same_bits(const void *a, const void *b, size_t bytes) {
+    return memcmp(a, b, bytes) == 0;
+}
+
 /* Every row alone: the same bits. */
 static void check_rows(oc_run *run, const fixture *f) {
     fl_sample *alone = oc_memory(run, sizeof *alone);
@@ -288,7 +292,7 @@ static void check_rows(oc_run *run, const fixture *f) {
         args.n_rows = 1;
         memset(alone, 0xaa, sizeof *alone);
         OC_OK(run, run->be->op->sample(run->be, &args));
-        OC_TRUE(run, memcmp(alone, &f->out[0][row], sizeof *alone) == 0);
+        OC_TRUE(run, same_bits(alone, &f->out[0][row], sizeof *alone));
     }
 }
 
@@ -319,7 +323,7 @@ static void check_shape(oc_run *run, const shape *s) {
         OC_OK(run, backends[i]->op->sample(backends[i], &args));
         OC_TRUE(run, f.out[i][s->rows].token == (int32_t)0xaaaaaaaa);
     }
-    OC_TRUE(run, memcmp(f.out[0], f.out[1], (size_t)s->rows * sizeof *f.out[0]) == 0);
+    OC_TRUE(run, same_bits(f.out[0], f.out[1], (size_t)s->rows * sizeof *f.out[0]));
     check_like(run, &f, f.out[0], f.out[2]);
     check_formula(run, &f);
     check_rows(run, &f);
