@@ -4,8 +4,8 @@
  * No sort of the vocabulary: block 0 leads. What is looked for is a sum of weights in the order of tokens (top_p's, the
  * drawn one), or a rank (top_k's). Mostly it lies among the head, tokens of at least a thousandth of the best one's
  * weight: these are sorted. Where it does not, or where the head is more than a list holds, all weights are added up in
- * 1,024 bins of depth; one of them holds it, whose tokens are gathered and sorted. More than fit are cut into bins again,
- * by the bits of their logits, until they do or are all equal.
+ * 1,024 bins of depth; one of them holds it, whose tokens are gathered and sorted. More than fit are cut into bins
+ * again, by the bits of their logits, until they do or are all equal.
  * Bound by the latency of these passes for a row, by the arithmetic of the weights for 64. */
 #include "op/sample/sample_lead.cuh"
 

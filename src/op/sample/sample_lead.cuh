@@ -1,5 +1,5 @@
-/* How block 0 of a cluster finds a row's token from what all blocks have gathered or added up: it says what they do next
- * until it knows. Every function is called by all its threads. */
+/* How block 0 of a cluster finds a row's token from what all blocks have gathered or added up: it says what they do
+ * next until it knows. Every function is called by all its threads. */
 #ifndef FL_OP_SAMPLE_SAMPLE_LEAD_CUH
 #define FL_OP_SAMPLE_SAMPLE_LEAD_CUH
 
