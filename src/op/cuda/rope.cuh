@@ -13,40 +13,44 @@ FL_DEVICE float fl_rope_odd(float even, float odd, float cosine, float sine) {
     return __fmaf_rn(even, sine, __fmul_rn(odd, cosine));
 }
 
-/* A pair at the even place `in_head` of a head as bf16. nope_dim is even, the table 8-byte aligned; `table` is the
- * row's. */
-FL_DEVICE uint32_t fl_rope_pair(const fl_matmul_rope *rope, const float *table, int32_t in_head, float even,
-                                float odd) {
-    int32_t turned = in_head - rope->nope_dim;
-    float first = even, second = odd;
-    if (turned >= 0) {
-        float2 r = __ldg((const float2 *)(table + turned));
-        first = fl_rope_even(even, odd, r.x, r.y);
-        second = fl_rope_odd(even, odd, r.x, r.y);
-    }
-    return fl_pack_bf16(__fmul_rn(first, rope->scale), __fmul_rn(second, rope->scale));
-}
-
-/* What fl_rope_pair wants. */
+/* Whether pairs may be rotated and the table read pair by pair: nope_dim is even, the table 8-byte aligned. */
 static inline bool fl_rope_pairs(const fl_matmul_rope *rope) {
     return rope->nope_dim % 2 == 0 && (uintptr_t)rope->table % sizeof(float2) == 0;
 }
 
-/* Pairs 8 features apart, from an even feature on, of one row: where the next one lies in its head. */
-typedef struct fl_rope_walk {
-    const float *table;
-    int32_t in_head;
-} fl_rope_walk;
+enum { FL_ROPE_AT_ONCE = 16 };
 
-FL_DEVICE fl_rope_walk fl_rope_walk_from(const fl_matmul_rope *rope, int64_t row, int32_t feature) {
-    return fl_rope_walk{rope->table + row * rope->rope_dim, feature % (rope->nope_dim + rope->rope_dim)};
-}
-
-FL_DEVICE uint32_t fl_rope_next(const fl_matmul_rope *rope, fl_rope_walk *walk, float even, float odd) {
-    uint32_t word = fl_rope_pair(rope, walk->table, walk->in_head, even, odd);
-    walk->in_head += 8;
-    while (walk->in_head >= rope->nope_dim + rope->rope_dim) walk->in_head -= rope->nope_dim + rope->rope_dim;
-    return word;
+/* N pairs of a row, 8 features apart from the even `feature` on, as bf16. Of FL_ROPE_AT_ONCE pairs all rotations are
+ * loaded before the first is used: they come from L2, and nothing else of this warp is there to wait for. */
+template <int N>
+FL_DEVICE void fl_rope_row(const fl_matmul_rope *rope, int64_t row, int32_t feature, const float2 (&pairs)[N],
+                           uint32_t (&words)[N]) {
+    constexpr int AT_ONCE = N < FL_ROPE_AT_ONCE ? N : FL_ROPE_AT_ONCE;
+    int32_t head = rope->nope_dim + rope->rope_dim, step = 8 % head, at = feature % head - rope->nope_dim;
+    const float *table = rope->table + row * rope->rope_dim;
+#pragma unroll
+    for (int first = 0; first < N; first += AT_ONCE) {
+        float2 turn[AT_ONCE];
+        uint32_t turned = 0;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            turn[j] = make_float2(1, 0);
+            if (at >= 0) {
+                turn[j] = __ldg((const float2 *)(table + at));
+                turned |= 1u << j;
+            }
+            at += step;
+            if (at >= rope->rope_dim) at -= head;
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            float2 v = pairs[first + j];
+            if (turned >> j & 1)
+                v = make_float2(fl_rope_even(v.x, v.y, turn[j].x, turn[j].y),
+                                fl_rope_odd(v.x, v.y, turn[j].x, turn[j].y));
+            words[first + j] = fl_pack_bf16(__fmul_rn(v.x, rope->scale), __fmul_rn(v.y, rope->scale));
+        }
+    }
 }
 
 #endif

@@ -177,12 +177,11 @@ FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32
         for (int j = 0; j < 16; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
         fl_tile_row_bf16(o, row, inside, first, words);
     } else if (o->out == FL_MATMUL_ROPE) {
+        float2 pairs[16];
         uint32_t words[16];
-        fl_rope_walk walk =
-            fl_rope_walk_from(&o->rope, inside ? row : 0, first + (int32_t)(threadIdx.x % 4) * 2);
 #pragma unroll
-        for (int j = 0; j < 16; j++)
-            words[j] = fl_rope_next(&o->rope, &walk, d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+        for (int j = 0; j < 16; j++) pairs[j] = make_float2(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+        fl_rope_row(&o->rope, inside ? row : 0, first + (int32_t)(threadIdx.x % 4) * 2, pairs, words);
         fl_tile_row_bf16(o, row, inside, first, words);
     } else { /* gates in the first half, ups in the second */
         uint32_t words[8];

@@ -290,12 +290,12 @@ FL_DEVICE void store_tile(const plan *plan, const tile *at, int32_t first_row, c
             for (int j = 0; j < N / 4; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
             store_bf16(plan, at, (uint16_t *)p->y + y, inside, words);
         } else if (p->out == FL_MATMUL_ROPE) {
+            float2 pairs[N / 4];
             uint32_t words[N / 4];
-            fl_rope_walk walk =
-                fl_rope_walk_from(&p->rope, inside ? row : 0, at->feature + (int32_t)(threadIdx.x % 4) * 2);
 #pragma unroll
-            for (int j = 0; j < N / 4; j++)
-                words[j] = fl_rope_next(&p->rope, &walk, d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+            for (int j = 0; j < N / 4; j++) pairs[j] = make_float2(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+            fl_rope_row(&p->rope, inside ? row : 0, at->feature + (int32_t)(threadIdx.x % 4) * 2, pairs,
+                        words);
             store_bf16(plan, at, (uint16_t *)p->y + y, inside, words);
         } else {
             uint32_t words[N / 8];
