@@ -41,8 +41,8 @@ struct fl_pool {
     pthread_cond_t wake;
 };
 
-/* A task of the run `epoch`; -1: there is none left. What describes a run may be looked at once a task of it is claimed:
- * until that is done it stays. */
+/* A task of the run `epoch`; -1: there is none left. What describes a run may be looked at once a task of it is
+ * claimed: until that is done it stays. */
 static int32_t claim(fl_pool *pool, uint32_t epoch) {
     uint64_t left = atomic_load_explicit(&pool->left, memory_order_acquire);
     while ((uint32_t)(left >> 32) == epoch && (uint32_t)left > 0)
