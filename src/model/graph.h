@@ -16,7 +16,7 @@ enum {
     FL_GRAPH_DOCUMENT_ROWS_MAX = 8192,
     FL_GRAPH_TAIL_ROWS_MAX = 256,
     FL_GRAPH_TOKENS_MAX =
-        131072,        /* a piece of a prompt ends before: attn_absorbed takes no more rows of it then */
+        65536,         /* a piece of a prompt ends before: attn_absorbed's tasks are one split there */
     FL_GRAPHS_MAX = 64 /* recordings kept; those not used for longest go first */
 };
 

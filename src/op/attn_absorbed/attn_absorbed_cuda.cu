@@ -635,17 +635,18 @@ static fl_err launch(const params *p, way way, cudaStream_t stream) {
 
 extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_args *a) {
     FL_TRY(fl_attn_absorbed_validate(a));
-    /* Rows of one timeline could have spans of different lengths by then. */
-    for (int32_t i = 0; i < a->n_seqs; i++)
-        if (a->seqs[i].pos_at && a->seqs[i].n_rows > 1 && a->seqs[i].pos + a->seqs[i].n_rows > TWO_FROM)
-            return FL_FAIL(
-                FL_ERR_UNSUPPORTED,
-                "attn_absorbed: %d rows at a position that is read when they run, up to %d; at most %d",
-                a->seqs[i].n_rows, a->seqs[i].pos + a->seqs[i].n_rows - 1, TWO_FROM - 1);
     params p;
     FL_TRY(open_params(a, &p));
     way way = way_of(a, &p);
     p.spans = way == RING || way == PAIRS_OF_WARPS;
+    /* Rows of one timeline could have spans of different lengths by then. */
+    for (int32_t i = 0; i < a->n_seqs && p.spans; i++)
+        if (a->seqs[i].pos_at && a->seqs[i].n_rows > 1 &&
+            span_of(&a->view, a->seqs[i].pos + a->seqs[i].n_rows - 1) > 1)
+            return FL_FAIL(
+                FL_ERR_UNSUPPORTED,
+                "attn_absorbed: %d rows at a position that is read when they run, up to %d: too far",
+                a->seqs[i].n_rows, a->seqs[i].pos + a->seqs[i].n_rows - 1);
     p.lanes = way == RING ? ring_lanes(a, p.n_splits) : LANES;
     for (int32_t i = 0, row = 0; i < a->n_seqs;) {
         p.n_seqs = p.n_groups = p.n_lines = p.n_spans = 0;
