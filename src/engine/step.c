@@ -32,6 +32,7 @@ typedef struct building {
     int32_t n_scored, scored_index; /* scored rows of this step, which of the request's the first is */
     bool prompt_ends;
     fl_sampler_mark drawn; /* the sampler's rows before those of this step */
+    int32_t layers_told;   /* by on_layer */
     double start_s;
     bool others;       /* more prompts could have had the step */
     double cost;       /* predicted FLOPs of the prefill rows, */
@@ -351,7 +352,8 @@ static bool on_layer(void *context, int32_t layers_done) {
     fl_request *r = b->prefill;
     bool goes_on = true;
     pthread_mutex_lock(&b->e->lock);
-    b->e->load.n_layers++;
+    b->e->load.n_layers += layers_done - b->layers_told;
+    b->layers_told = layers_done;
     if (r) {
         double left = r->cost_left + (b->cost_after - r->cost_left) * layers_done / b->e->config->layers;
         r->done_fraction = r->cost_total > 0 ? 1 - left / r->cost_total : 1;
@@ -513,6 +515,7 @@ static bool run_built(building *b) {
     }
     pthread_mutex_lock(&b->e->lock);
     b->e->load.n_steps++;
+    b->e->load.n_layers += b->e->config->layers - b->layers_told; /* nobody tells of those of a recording */
     pthread_mutex_unlock(&b->e->lock);
     return true;
 }

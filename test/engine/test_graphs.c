@@ -385,7 +385,9 @@ static void prompts_in_buckets_give_the_bits_of_plain_steps(void **state) {
     (void)state;
     static answer plain[PROMPTS];
     fl_engine_info info;
+    fl_engine_load warm, load;
     fl_engine *e = open_engine();
+    fl_engine_get_load(e, &warm);
     ask_all(e, plain);
     become_device(e);
     for (int32_t i = 0; i < 3; i++) assert_all_same(e, plain);
@@ -404,6 +406,8 @@ static void prompts_in_buckets_give_the_bits_of_plain_steps(void **state) {
     assert_all_same(e, plain); /* plain ever after */
     fl_engine_get_info(e, &info);
     assert_int_equal(info.graph_prompt_steps, before);
+    fl_engine_get_load(e, &load); /* who watches an engine sees its layers, or takes it for stuck */
+    assert_int_equal(load.n_layers - warm.n_layers, (load.n_steps - warm.n_steps) * e->config->layers);
     fl_engine_close(e);
     assert_int_equal(fake.n_open, 0);
 }
