@@ -5,7 +5,7 @@
 #   golden     logits of spark-66m against transformers', on every backend
 #   sanitize   compute-sanitizer over opcheck: memcheck and synccheck on all ops, racecheck where no bulk copies are
 #   repeat     opcheck --repeat: ops run again and again beside disturbing kernels, all bits compared
-#   graph      one decode step op by op and as a CUDA graph, bit by bit, by shape and KV format; decode both ways
+#   graph      one step op by op and as a CUDA graph, bit by bit, by shape and KV format; decode both ways
 #   kernels    single ops beside their peers (script/gpu_kernels.sh)
 #   prefill    spark-66m at 32K and 512K tokens by policy
 #   quality    spark-66m at 128K and 512K tokens by policy (script/gpu_quality.sh)
@@ -72,7 +72,7 @@ part_repeat() {
 
 part_graph() {
     good=0 all=0
-    for shape in 1:100 1:5000 3:8000 17:2100 64:1500; do
+    for shape in 1:100 1:5000 3:8000 17:2100 64:1500 41@8000 192+20 1984+41; do
         for kv in bf16 fp8 int4; do
             all=$((all + 1))
             echo "== $shape $kv" >>"$out/graph.log"
