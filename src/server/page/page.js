@@ -40,7 +40,7 @@ async function call(path, options = {}) {
     // no JSON: the status says it
   }
   const after = answer.headers.get('retry-after');
-  throw new Error(after ? `${message} (try again in ${after} s)` : message);
+  throw Object.assign(new Error(after ? `${message} (try again in ${after} s)` : message), { status: answer.status });
 }
 
 // ---- tabs --------------------------------------------------------------------------------------------------------
@@ -371,6 +371,7 @@ async function readState() {
     if (!$('model').textContent) $('model').textContent = (await (await call('/v1/models')).json()).data[0].id;
     await readMeters();
   } catch (error) {
+    if (error.status === 401) return; // the server is well, and the key's field is there
     pill.textContent = error instanceof TypeError ? 'no connection' : error.message;
     pill.className = 'pill bad';
   }
