@@ -186,29 +186,47 @@ FL_DEVICE void clear_list(const part &c) {
     __syncthreads();
 }
 
-/* Lists the tokens of those lanes that want it, if there is room; counts all. Called by whole warps. */
-FL_DEVICE void list_token(const part &c, bool wanted, int32_t i) {
+/* Tokens that a thread looks at before its warp asks whether any is wanted: most are not. */
+enum { LOOKS = 4 };
+
+/* Lists the tokens base + k THREADS + threadIdx.x that are wanted, as many as there is room for, and counts all. Called
+ * by whole warps. */
+FL_DEVICE void list_tokens(const part &c, const bool (&wanted)[LOOKS], int32_t base) {
     int32_t lane = threadIdx.x % 32;
-    uint32_t lanes = __ballot_sync(~0u, wanted), at = 0;
-    if (lanes == 0) return;
-    if (lane == 0) at = atomicAdd(&c.shared->n_listed, (uint32_t)__popc(lanes));
-    at = __shfl_sync(~0u, at, 0) + (uint32_t)__popc(lanes & ((1u << lane) - 1));
-    if (wanted && at < LIST) c.list[at] = entry_of(c.values[i], c.first + i);
+    bool any = false;
+#pragma unroll
+    for (int32_t k = 0; k < LOOKS; k++) any = any || wanted[k];
+    if (__ballot_sync(~0u, any) == 0) return;
+#pragma unroll
+    for (int32_t k = 0; k < LOOKS; k++) {
+        uint32_t lanes = __ballot_sync(~0u, wanted[k]), at = 0;
+        int32_t i = base + k * THREADS + (int32_t)threadIdx.x;
+        if (lane == 0 && lanes != 0) at = atomicAdd(&c.shared->n_listed, (uint32_t)__popc(lanes));
+        at = __shfl_sync(~0u, at, 0) + (uint32_t)__popc(lanes & ((1u << lane) - 1));
+        if (wanted[k] && at < LIST) c.list[at] = entry_of(c.values[i], c.first + i);
+    }
+}
+
+/* Token i of the block's, or behind its last one. */
+FL_DEVICE float value_at(const part &c, int32_t i) {
+    return i < c.n ? c.values[i] : -INFINITY;
 }
 
 /* Lists this block's tokens that are wanted, in any order, and finds their smallest and largest key. */
 FL_DEVICE void gather(part *c, const order &o, float best) {
     uint32_t low = UINT32_MAX, high = 0;
     clear_list(*c);
-#pragma unroll 4
-    for (int32_t base = 0; base < c->n; base += THREADS) {
-        int32_t i = base + (int32_t)threadIdx.x;
-        float value = i < c->n ? c->values[i] : -INFINITY;
-        bool wanted = is_wanted(o, fl_sample_depth(value, best, c->how->scale), value);
-        list_token(*c, wanted, i);
-        if (!wanted) continue;
-        low = min(low, key_of(value));
-        high = max(high, key_of(value));
+    for (int32_t base = 0; base < c->n; base += LOOKS * THREADS) {
+        bool wanted[LOOKS];
+#pragma unroll
+        for (int32_t k = 0; k < LOOKS; k++) {
+            float value = value_at(*c, base + k * THREADS + (int32_t)threadIdx.x);
+            wanted[k] = is_wanted(o, fl_sample_depth(value, best, c->how->scale), value);
+            if (!wanted[k]) continue;
+            low = min(low, key_of(value));
+            high = max(high, key_of(value));
+        }
+        list_tokens(*c, wanted, base);
     }
     low = __reduce_min_sync(~0u, low);
     high = __reduce_max_sync(~0u, high);
@@ -224,15 +242,18 @@ FL_DEVICE void gather_head(part *c, float best) {
     bool known = how.scale == FL_SAMPLE_LOG2E && !is_changed(how) && !(how.min_log2 > -INFINITY);
     uint64_t sum = 0, least = 0;
     clear_list(*c);
-#pragma unroll 4
-    for (int32_t base = 0; base < c->n; base += THREADS) {
-        int32_t i = base + (int32_t)threadIdx.x;
-        float depth = fl_sample_depth(i < c->n ? c->values[i] : -INFINITY, best, how.scale);
-        list_token(*c, depth > -(float)HEAD_DEPTH, i);
-        if (known) continue;
-        uint64_t weight = fl_sample_weight(depth);
-        sum += weight;
-        if (depth >= how.min_log2) least += weight;
+    for (int32_t base = 0; base < c->n; base += LOOKS * THREADS) {
+        bool wanted[LOOKS];
+#pragma unroll
+        for (int32_t k = 0; k < LOOKS; k++) {
+            float value = value_at(*c, base + k * THREADS + (int32_t)threadIdx.x);
+            float depth = fl_sample_depth(value, best, how.scale);
+            wanted[k] = depth > -(float)HEAD_DEPTH;
+            uint64_t weight = known ? 0 : fl_sample_weight(depth);
+            sum += weight;
+            least += depth >= how.min_log2 ? weight : 0;
+        }
+        list_tokens(*c, wanted, base);
     }
     sum = block_sum(c, sum);
     least = block_sum(c, least);
@@ -277,14 +298,14 @@ FL_DEVICE int32_t draw(part *c, uint64_t best_entry) {
 
 /* The first tokens of all blocks in order: each counts those before it. */
 FL_DEVICE void put_top(const part &c, double normaliser, fl_sample *out) {
-    int32_t n = c.how->n_top, i = threadIdx.x, place = 0;
+    int32_t n = c.how->n_top, i = threadIdx.x, place = 0, n_all = 0;
+    if (i < BLOCKS * n) c.list[i] = *at_rank(&c.shared->top[i % n], i / n);
+    __syncthreads();
     if (i >= BLOCKS * n) return;
-    uint64_t own = *at_rank(&c.shared->top[i % n], i / n);
-    int32_t n_all = 0;
+    uint64_t own = c.list[i];
     for (int32_t j = 0; j < BLOCKS * n; j++) {
-        uint64_t other = *at_rank(&c.shared->top[j % n], j / n);
-        place += other > own;
-        n_all += other > 0;
+        place += c.list[j] > own;
+        n_all += c.list[j] > 0;
     }
     if (own > 0 && place < n) {
         out->top[place].token = id_of(own);

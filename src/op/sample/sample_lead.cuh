@@ -66,25 +66,65 @@ FL_DEVICE int32_t find_bin(part *c, const tally &t, search *s) {
     return bin;
 }
 
-/* list[0 .. n - 1], larger first; n is padded to a power of 2. */
+/* A thread's entries of a list: j THREADS + threadIdx.x. */
+typedef struct held {
+    uint64_t entry[PER_LIST];
+} held;
+
+/* The entries `step` apart within threads, larger first where the run falls. */
+FL_DEVICE void order_within(held *x, int32_t run, int32_t step) {
+#pragma unroll
+    for (int32_t j = 0; j < PER_LIST; j++)
+#pragma unroll
+        for (int32_t k = j + 1; k < PER_LIST; k++) {
+            uint64_t larger = max(x->entry[j], x->entry[k]), smaller = min(x->entry[j], x->entry[k]);
+            bool falls = ((j * THREADS + (int32_t)threadIdx.x) & run) == 0;
+            if ((j ^ k) * THREADS != step) continue;
+            x->entry[j] = falls ? larger : smaller;
+            x->entry[k] = falls ? smaller : larger;
+        }
+}
+
+/* The same between threads: of a warp by shuffles, else through the list. */
+FL_DEVICE void order_across(const part &c, held *x, int32_t size, int32_t run, int32_t step) {
+    if (step >= 32) {
+        __syncthreads();
+#pragma unroll
+        for (int32_t j = 0; j < PER_LIST; j++)
+            if (j * THREADS < size) c.list[j * THREADS + threadIdx.x] = x->entry[j];
+        __syncthreads();
+    }
+#pragma unroll
+    for (int32_t j = 0; j < PER_LIST; j++) {
+        if (j * THREADS >= size) continue;
+        int32_t at = j * THREADS + (int32_t)threadIdx.x;
+        uint64_t own = x->entry[j], other = step < 32 ? __shfl_xor_sync(~0u, own, step) : c.list[at ^ step];
+        x->entry[j] = ((at & step) == 0) == ((at & run) == 0) ? max(own, other) : min(own, other);
+    }
+}
+
+/* list[0 .. n - 1], larger first: a bitonic network of as many entries as are needed, a power of 2. */
 FL_DEVICE void sort_list(const part &c, int32_t n) {
     int32_t size = 1;
+    held x;
     while (size < n) size *= 2;
-    for (int32_t i = n + (int32_t)threadIdx.x; i < size; i += THREADS) c.list[i] = 0;
-    __syncthreads();
-    for (int32_t run = 2; run <= size; run *= 2) {
-        for (int32_t step = run / 2; step > 0; step /= 2) {
-            for (int32_t i = threadIdx.x; i < size / 2; i += THREADS) {
-                int32_t a = 2 * i - (i & (step - 1)), b = a + step;
-                uint64_t x = c.list[a], y = c.list[b];
-                if ((x < y) == ((a & run) == 0)) {
-                    c.list[a] = y;
-                    c.list[b] = x;
-                }
-            }
-            __syncthreads();
-        }
+#pragma unroll
+    for (int32_t j = 0; j < PER_LIST; j++) {
+        int32_t at = j * THREADS + (int32_t)threadIdx.x;
+        x.entry[j] = at < n ? c.list[at] : 0;
     }
+    for (int32_t run = 2; run <= size; run *= 2)
+        for (int32_t step = run / 2; step > 0; step /= 2) {
+            if (step >= THREADS) order_within(&x, run, step);
+            else order_across(c, &x, size, run, step);
+        }
+    __syncthreads();
+#pragma unroll
+    for (int32_t j = 0; j < PER_LIST; j++) {
+        int32_t at = j * THREADS + (int32_t)threadIdx.x;
+        if (at < n) c.list[at] = x.entry[j];
+    }
+    __syncthreads();
 }
 
 /* Tokens that all blocks have listed; `first`: of those before block threadIdx.x / 32. */
