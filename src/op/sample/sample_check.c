@@ -388,6 +388,54 @@ static void check_nothing_left(oc_run *run) {
     }
 }
 
+/* A few tokens, one row at a time. */
+typedef struct by_hand {
+    const char *what;
+    float logits[3], scale, repetition;
+    int32_t n_marks, n_banned; /* token 0; token 1 */
+    uint64_t allowed;          /* 0 = all */
+    int32_t token;
+} by_hand;
+
+static void check_by_hand(oc_run *run) {
+    static const by_hand cases[] = {
+        {"a mark and a ban", {3, 2.9f, 2.8f}, 0, 2, 1, 1, 0, 2},
+        {"the only one is banned", {3, 2, 1}, 0, 1, 0, 1, 2, 1},
+        {"the only one is banned, drawn", {3, 2, 1}, 1, 1, 0, 1, 2, 1},
+        {"infinite once changed", {2e38f, 1, 1}, 1, 0.25f, 1, 0, 0, 0},
+        {"infinitely less once changed", {-2e38f, 1, 0.5f}, 50, 100, 1, 0, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const by_hand *h = &cases[i];
+        if (!oc_case(run, OC_CHECK, "sample by hand: %s", h->what)) continue;
+        const fl_sample_mark mark = {0, 0};
+        const int32_t banned = 1;
+        uint8_t *lists = oc_memory(run, 24);
+        fl_sample *out = oc_memory(run, sizeof *out);
+        memcpy(lists, &mark, sizeof mark);
+        memcpy(lists + 8, &banned, sizeof banned);
+        memcpy(lists + 16, &h->allowed, sizeof h->allowed);
+        const fl_sample_row row = {.scale = h->scale,
+                                   .top_p = 1,
+                                   .min_log2 = -INFINITY,
+                                   .repetition = h->repetition,
+                                   .n_marks = h->n_marks,
+                                   .n_banned = h->n_banned,
+                                   .banned_at = 8,
+                                   .allowed_at = h->allowed ? 16 : -1};
+        const fl_sample_args args = {.logits = oc_given(run, h->logits, sizeof h->logits),
+                                     .logits_stride = 3,
+                                     .n_rows = 1,
+                                     .n_known = 3,
+                                     .rows = &row,
+                                     .lists = lists,
+                                     .scratch = oc_memory(run, fl_sample_scratch_bytes(3)),
+                                     .out = out};
+        OC_OK(run, run->be->op->sample(run->be, &args));
+        OC_TRUE(run, out->token == h->token);
+    }
+}
+
 static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "sample: limits and cost")) return;
     const fl_sample_row row = {.top_p = 1, .repetition = 1, .allowed_at = -1};
@@ -426,5 +474,6 @@ void fl_sample_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
     check_bad_logits(run);
     check_nothing_left(run);
+    check_by_hand(run);
     check_limits(run);
 }
