@@ -30,17 +30,15 @@ static const prefill_case prefill_cases[] = {
     {"prefill-causal-32k-spark", 8, 64, 32, 64, 32768, 0, 0, 0, 0},
 };
 
-/* The calls of a case over one running state: keys, and with lists the means of the other blocks. */
+/* The call of a case, and with lists the one over the means of the other blocks, made together with it. */
 typedef struct prefill_calls {
-    fl_attn_prefill_args of[2];
-    int32_t n;
+    fl_attn_prefill_args keys, means;
     fl_attn_list list;
 } prefill_calls;
 
 static fl_err run_prefill(fl_backend *be, const void *args) {
     const prefill_calls *calls = args;
-    for (int32_t i = 0; i < calls->n; i++) FL_TRY(be->op->attn_prefill(be, &calls->of[i]));
-    return FL_ERR_OK;
+    return be->op->attn_prefill(be, &calls->keys);
 }
 
 static prefill_case small_prefill(const prefill_case *c) {
@@ -130,7 +128,7 @@ static fl_err add_means(fl_kernel_bench *b, const prefill_case *c, prefill_calls
               .n_heads = c->n_heads,
               .capacity = (int32_t)(c->density * all / FL_KV_PAGE_TOKENS) + 16,
               .ids_a_block = c->block_tokens / FL_KV_PAGE_TOKENS};
-    fl_attn_prefill_args *keys = &calls->of[0], *means = &calls->of[1];
+    fl_attn_prefill_args *keys = &calls->keys, *means = &calls->means;
     void *bias;
     float *biases = malloc((size_t)c->n_heads * sizeof *biases);
     if (!biases) return FL_FAIL(FL_ERR_NOMEM, "biases");
@@ -148,9 +146,8 @@ static fl_err add_means(fl_kernel_bench *b, const prefill_case *c, prefill_calls
     means->key_bias = bias;
     means->first = false;
     means->last = true;
-    calls->n = 2;
+    keys->then = means;
     *useful = fl_attn_prefill_cost(keys);
-    useful->bytes += fl_attn_prefill_cost(means).bytes;
     useful->flops = 2 * (d.listed_pairs + d.mean_pairs) * (c->nope_dim + c->rope_dim + c->v_dim);
     return FL_ERR_OK;
 }
@@ -169,8 +166,8 @@ static fl_cost window_cost(const fl_attn_prefill_args *a) {
 }
 
 static fl_err time_prefill(fl_kernel_bench *b, const prefill_case *c) {
-    prefill_calls calls = {.n = 1};
-    fl_attn_prefill_args *a = &calls.of[0];
+    prefill_calls calls = {0};
+    fl_attn_prefill_args *a = &calls.keys;
     *a = (fl_attn_prefill_args){.rows = c->rows,
                                 .pos = c->pos,
                                 .n_heads = c->n_heads,

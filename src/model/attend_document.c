@@ -2,7 +2,7 @@
  * by split, and go through the one kernel over one running state, in this order:
  *   anchors   compacted keys at multiples of anchor_step, those that are not near
  *   splits    the near keys, or those of listed blocks; splits that no row of the piece sees are left out
- *   means     one pseudo-key for each block that is not listed
+ *   means     one pseudo-key for each block that is not listed; on a device made together with the last split
  * The first call is the same for every row of a timeline however it is cut into steps: it holds position 0, where the
  * kernel takes the origin of a row's exponents from, by the exact rotation. */
 #include "model/attention.h"
@@ -34,6 +34,8 @@ typedef struct document {
     void *latent, *k_pe, *kv;                /* keys and values in use */
     call loaded;                             /* which they are */
     fl_attn_prefill_args args;
+    fl_attn_prefill_args held; /* a call that waits for the one over means, to be made together with it */
+    bool holding;
 } document;
 
 /* ---- keys and values ---- */
@@ -90,6 +92,12 @@ static fl_err use_tokens(document *d, const call *c) {
 
 /* ---- calls ---- */
 
+/* The last call but one, and means behind it. On a device only: there both in one keep the running state on the chip. */
+static bool is_before_means(const document *d, const call *c) {
+    return d->t->w->be->device && c->kind == CALL_SPLIT && d->n_done == d->n_calls - 1 && d->n_blocks > 0 &&
+           !d->t->attend->drop_means;
+}
+
 static fl_err make_call(document *d, const call *c) {
     fl_attention *t = d->t;
     d->n_done++;
@@ -104,7 +112,13 @@ static fl_err make_call(document *d, const call *c) {
     else FL_TRY(use_tokens(d, c));
     d->args.first = d->n_done == 1;
     d->args.last = d->n_done == d->n_calls;
-    return t->w->be->op->attn_prefill(t->w->be, &d->args);
+    if (is_before_means(d, c)) {
+        d->held = d->args;
+        d->holding = true;
+        return FL_ERR_OK;
+    }
+    d->held.then = &d->args;
+    return t->w->be->op->attn_prefill(t->w->be, d->holding ? &d->held : &d->args);
 }
 
 /* Whether a row of the piece may see a key of [first, first + n). */

@@ -20,11 +20,16 @@ int64_t fl_attn_prefill_state_bytes(int32_t rows, int32_t n_heads, int32_t v_dim
     return round_up(rows, ROW_TILE) * n_heads * floats_a_row * (int64_t)sizeof(float);
 }
 
-int64_t fl_attn_prefill_scratch_bytes(const fl_attn_prefill_args *a) {
+static int64_t call_scratch_bytes(const fl_attn_prefill_args *a) {
     int64_t k_dim = round_up((int64_t)a->nope_dim + a->rope_dim, DIM_TILE),
             v_dim = round_up(a->v_dim, DIM_TILE);
     return round_up(a->n_keys, FL_ATTN_TILE_TOKENS) * a->n_heads * (k_dim + v_dim) * (int64_t)sizeof(float) +
            fl_attn_plan_bytes(a->rows, a->n_heads);
+}
+
+int64_t fl_attn_prefill_scratch_bytes(const fl_attn_prefill_args *a) {
+    int64_t bytes = call_scratch_bytes(a), then_bytes = a->then ? call_scratch_bytes(a->then) : 0;
+    return bytes > then_bytes ? bytes : then_bytes;
 }
 
 /* ---- which keys ---- */
@@ -79,8 +84,7 @@ static fl_err validate_list(const char *op, const fl_attn_prefill_args *a) {
     return fl_need_multiple(op, "key_pos of means", a->key_pos, a->key_step);
 }
 
-fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a) {
-    const char *op = "attn_prefill";
+static fl_err validate_call(const char *op, const fl_attn_prefill_args *a) {
     FL_TRY(fl_need_count(op, "rows", a->rows));
     FL_TRY(fl_need_range(op, "pos", a->pos, 0, INT32_MAX - a->rows));
     FL_TRY(fl_need_range(op, "n_heads", a->n_heads, 1, FL_OP_HEADS_MAX));
@@ -90,6 +94,23 @@ fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a) {
     FL_TRY(validate_keys(op, a));
     FL_TRY(fl_attn_view_validate(op, &a->view));
     return validate_list(op, a);
+}
+
+static fl_err validate_then(const char *op, const fl_attn_prefill_args *a) {
+    const fl_attn_prefill_args *b = a->then;
+    bool same_heads = b->n_heads == a->n_heads && b->nope_dim == a->nope_dim && b->rope_dim == a->rope_dim &&
+                      b->v_dim == a->v_dim;
+    if (b->rows != a->rows || b->pos != a->pos || !same_heads || b->state != a->state)
+        return FL_FAIL(FL_ERR_INVALID, "%s: `then` is over other rows, heads or state", op);
+    if (a->last || b->first || b->then)
+        return FL_FAIL(FL_ERR_INVALID, "%s: `then` must be the next call and the last at once", op);
+    return validate_call(op, b);
+}
+
+fl_err fl_attn_prefill_validate(const fl_attn_prefill_args *a) {
+    const char *op = "attn_prefill";
+    FL_TRY(validate_call(op, a));
+    return a->then ? validate_then(op, a) : FL_ERR_OK;
 }
 
 fl_err fl_attn_prefill_need_split(const fl_attn_prefill_args *a) {
@@ -152,13 +173,19 @@ static double call_pairs(const fl_attn_prefill_args *a) {
     return pairs;
 }
 
-fl_cost fl_attn_prefill_cost(const fl_attn_prefill_args *a) {
+static fl_cost call_cost(const fl_attn_prefill_args *a, bool reads_state, bool writes_state) {
     double pairs = call_pairs(a), rows = a->rows, heads = a->n_heads;
     double nope = a->nope_dim, rope = a->rope_dim, v = a->v_dim;
     double key_bytes = (heads * (nope + v) + rope) * FL_COST_ACT_BYTES;
     double row_bytes = (nope + rope + (a->last ? v : 0)) * FL_COST_ACT_BYTES; /* q and out */
-    double state_passes = (a->first ? 0 : 1) + (a->last ? 0 : 1);             /* read, written */
+    double state_passes = (reads_state ? 1 : 0) + (writes_state ? 1 : 0);
     return (fl_cost){.flops = 2 * pairs * heads * (nope + rope + v),
                      .bytes = a->n_keys * key_bytes +
                               rows * heads * (row_bytes + state_passes * (v + 2) * sizeof(float))};
+}
+
+fl_cost fl_attn_prefill_cost(const fl_attn_prefill_args *a) {
+    fl_cost cost = call_cost(a, !a->first, !a->last && !a->then);
+    if (a->then) fl_cost_add(&cost, call_cost(a->then, false, !a->then->last));
+    return cost;
 }

@@ -14,6 +14,9 @@
  *                  more than one page is listed if its first page is.
  * A tile of keys that no row of a row tile sees costs nothing.
  *
+ * Two calls at once. `then` is a call over the same rows, heads and state that would be made right behind this one,
+ * and is made here: the bits are those of two calls. A backend may keep the running state at hand between them.
+ *
  * Order and bits. Keys are taken in tiles of FL_ATTN_TILE_TOKENS in order, calls in the order made. Key 0 of the
  * first call is position 0: its score is where each row's exponents start, whether the row sees it or not. So a row's
  * bits depend on its position and on the keys it sees only, not on the rows beside it or on how prefill was chunked,
@@ -27,7 +30,7 @@
  * shapes: 192/128, 96/64 (nope + rope / v) fast on avx512; others refused by name there; reference takes all. Cost:
  * flops 2 (seen pairs) n_heads (nope_dim + rope_dim + v_dim), with a list as if its planned_blocks were spread evenly
  * over what a row sees (the counting backend has no ids); bytes each key and row once, and the state read unless
- * `first`, written unless `last`. */
+ * `first`, written unless `last`. With `then` the cost of both, but for the state between them; scratch for either. */
 #ifndef FL_OP_ATTN_PREFILL_H
 #define FL_OP_ATTN_PREFILL_H
 
@@ -56,6 +59,7 @@ typedef struct fl_attn_prefill_args {
     void *out;     /* [rows][n_heads][v_dim] act, written when `last` */
     float *lse;    /* [rows][n_heads] in base 2, written when `last`; or NULL */
     void *scratch; /* fl_attn_prefill_scratch_bytes: repacked K and V of the call, and what each row sees */
+    const struct fl_attn_prefill_args *then; /* NULL, or the call behind this one */
 } fl_attn_prefill_args;
 
 /* Sizes that hold for every backend; 64-byte aligned buffers. */

@@ -263,8 +263,7 @@ static void attend_rows(void *context, int32_t task, int32_t worker) {
     if (j->a->last) write_out(j, head, &t);
 }
 
-fl_err fl_attn_prefill_avx2(fl_backend *be, const fl_attn_prefill_args *a) {
-    FL_TRY(fl_attn_prefill_validate(a));
+static fl_err attend_call(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(fl_attn_prefill_need_split(a));
     job j = {.a = a, .qk_dim = a->nope_dim + a->rope_dim, .v_pad = fl_span_tasks(a->v_dim, GROUP) * GROUP};
     if (j.qk_dim > DIM_MAX || j.v_pad > DIM_MAX)
@@ -277,4 +276,10 @@ fl_err fl_attn_prefill_avx2(fl_backend *be, const fl_attn_prefill_args *a) {
     fl_pool_run(be->pool, a->n_heads * j.key_tiles, pack_tile, &j);
     fl_pool_run(be->pool, a->n_heads * j.plan.row_tiles, attend_rows, &j);
     return FL_ERR_OK;
+}
+
+fl_err fl_attn_prefill_avx2(fl_backend *be, const fl_attn_prefill_args *a) {
+    FL_TRY(fl_attn_prefill_validate(a));
+    FL_TRY(attend_call(be, a));
+    return a->then ? attend_call(be, a->then) : FL_ERR_OK;
 }

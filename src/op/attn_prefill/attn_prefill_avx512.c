@@ -440,8 +440,7 @@ static fl_err need_shape(const fl_attn_prefill_args *a) {
     return FL_ERR_OK;
 }
 
-fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
-    FL_TRY(fl_attn_prefill_validate(a));
+static fl_err attend_call(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(fl_attn_prefill_need_split(a));
     FL_TRY(need_shape(a));
     job j = {.args = a, .qk_pairs = (a->nope_dim + a->rope_dim) / 2, .v_dim = a->v_dim};
@@ -452,4 +451,10 @@ fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
     fl_pool_run(be->pool, a->n_heads * j.key_tiles, pack_task, &j);
     fl_pool_run(be->pool, a->n_heads * j.plan.row_tiles, attend_task, &j);
     return FL_ERR_OK;
+}
+
+fl_err fl_attn_prefill_avx512(fl_backend *be, const fl_attn_prefill_args *a) {
+    FL_TRY(fl_attn_prefill_validate(a));
+    FL_TRY(attend_call(be, a));
+    return a->then ? attend_call(be, a->then) : FL_ERR_OK;
 }

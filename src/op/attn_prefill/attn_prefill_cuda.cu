@@ -2,24 +2,32 @@
  * (attn_prefill_plain.cu), by the shape alone, so that all calls over one running state go the same way. */
 #include "op/attn_prefill/attn_prefill_wgmma.cuh"
 
+static fl_prefill_part part_of(const fl_attn_prefill_args *a) {
+    fl_prefill_part part = {};
+    part.keys.pos = a->pos;
+    part.keys.rows = a->rows;
+    part.keys.key_pos = a->key_pos;
+    part.keys.key_step = a->key_step < 1 ? 1 : a->key_step;
+    part.keys.n_keys = a->n_keys;
+    part.keys.view = a->view;
+    part.means = a->means;
+    part.key_bias = a->key_bias;
+    return part;
+}
+
 static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
     fl_prefill_call c = {};
-    c.keys.pos = a->pos;
-    c.keys.rows = a->rows;
-    c.keys.key_pos = a->key_pos;
-    c.keys.key_step = a->key_step < 1 ? 1 : a->key_step;
-    c.keys.n_keys = a->n_keys;
-    c.keys.view = a->view;
+    c.part[0] = part_of(a);
+    c.n_parts = 1;
+    c.rows = a->rows;
     c.n_heads = a->n_heads;
     if (a->list) {
         c.ids = a->list->ids;
         c.n_ids = a->list->n;
         c.capacity = a->list->capacity;
     }
-    c.means = a->means;
     c.first = a->first;
     c.last = a->last;
-    c.key_bias = a->key_bias;
     c.state = a->state;
     c.out = (fl_bf16 *)a->out;
     c.lse = a->lse;
@@ -28,16 +36,17 @@ static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
 
 /* A tile of rows sees nothing, whatever a list says. */
 static bool is_blind(const fl_prefill_call *c, int32_t tile) {
-    fl_attn_walk walk = c->means ? fl_attn_walk_means(&c->keys, tile, false)
-                                 : fl_attn_walk_all(&c->keys, tile, c->ids != NULL);
+    const fl_prefill_part *part = &c->part[0];
+    fl_attn_walk walk = part->means ? fl_attn_walk_means(&part->keys, tile, false)
+                                    : fl_attn_walk_all(&part->keys, tile, c->ids != NULL);
     return fl_attn_next_touched(&walk.some, 0, FL_ATTN_TILE_KEYS) == INT32_MAX;
 }
 
 /* All tiles of rows where the state starts or ends; else none of those before the first and behind the last that see
  * a key: of a long document most. */
 static void choose_tiles(fl_prefill_call *c) {
-    int32_t first = 0, end = (int32_t)fl_tasks_of(c->keys.rows, FL_ATTN_TILE_ROWS);
-    bool all = c->first || c->last;
+    int32_t first = 0, end = (int32_t)fl_tasks_of(c->rows, FL_ATTN_TILE_ROWS);
+    bool all = c->first || c->last || c->n_parts > 1;
     while (!all && first < end && is_blind(c, first)) first++;
     while (!all && first < end && is_blind(c, end - 1)) end--;
     c->first_tile = first;
@@ -71,6 +80,12 @@ static fl_err map_lines(const void *base, int64_t width, int64_t lines, int32_t 
 }
 
 template <int NOPE, int ROPE, int V>
+static fl_err map_part(const fl_attn_prefill_args *a, prefill_part_maps *maps) {
+    FL_TRY(map_heads(a->kv, NOPE + V, a->n_heads, a->n_keys, FL_ATTN_HALF_KEYS, &maps->kv));
+    return map_lines(a->k_pe, ROPE, a->n_keys, FL_ATTN_HALF_KEYS, &maps->k_pe);
+}
+
+template <int NOPE, int ROPE, int V>
 static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_prefill_call *c) {
     static_assert(NOPE % CHUNK_COLUMNS == 0 && V % CHUNK_COLUMNS == 0 && ROPE % 16 == 0 &&
                   ROPE <= CHUNK_COLUMNS);
@@ -78,28 +93,61 @@ static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_pref
         return FL_FAIL(FL_ERR_INVALID, "attn_prefill: state and out must be 16-byte aligned");
     const int bytes = sizeof(prefill_shared<NOPE, ROPE, V>) + 1024;
     auto kernel = prefill_wgmma_kernel<NOPE, ROPE, V>;
-    prefill_maps maps;
+    prefill_maps maps = {};
     FL_TRY(map_heads(a->q, NOPE + ROPE, a->n_heads, a->rows, FL_ATTN_TILE_ROWS, &maps.q));
-    FL_TRY(map_heads(a->kv, NOPE + V, a->n_heads, a->n_keys, FL_ATTN_HALF_KEYS, &maps.kv));
-    FL_TRY(map_lines(a->k_pe, ROPE, a->n_keys, FL_ATTN_HALF_KEYS, &maps.k_pe));
+    FL_TRY((map_part<NOPE, ROPE, V>(a, &maps.part[0])));
+    if (c->n_parts > 1) FL_TRY((map_part<NOPE, ROPE, V>(a->then, &maps.part[1])));
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    uint32_t blocks =
-        (uint32_t)cuda->n_multiprocessors < c->n_tasks ? (uint32_t)cuda->n_multiprocessors : c->n_tasks;
+    /* No more blocks than finish together: what the others leave of L2 and of power goes to these. */
+    int64_t rounds = fl_tasks_of(c->n_tasks, cuda->n_multiprocessors);
+    uint32_t blocks = (uint32_t)fl_tasks_of(c->n_tasks, rounds);
     kernel<<<blocks, PREFILL_THREADS, bytes, cuda->stream>>>(maps, *c);
     return FL_CUDA_LAUNCHED("attn_prefill");
+}
+
+typedef enum head_shape { SHAPE_OTHER, SHAPE_192_128, SHAPE_96_64 } head_shape;
+
+static head_shape shape_of(const fl_attn_prefill_args *a) {
+    if (a->nope_dim == 128 && a->rope_dim == 64 && a->v_dim == 128) return SHAPE_192_128;
+    if (a->nope_dim == 64 && a->rope_dim == 32 && a->v_dim == 64) return SHAPE_96_64;
+    return SHAPE_OTHER;
+}
+
+static fl_err run_call(fl_cuda *cuda, const fl_attn_prefill_args *a, fl_prefill_call *c) {
+    choose_tiles(c);
+    if ((int64_t)c->row_tiles * c->n_heads > INT32_MAX)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill: %d rows of %d heads are too many for one launch",
+                       a->rows, a->n_heads);
+    c->n_tasks = (uint32_t)(c->row_tiles * c->n_heads);
+    if (c->n_tasks == 0) return FL_ERR_OK; /* no row sees a key: not a bit changes */
+    switch (shape_of(a)) {
+    case SHAPE_192_128: return launch<128, 64, 128>(cuda, a, c);
+    case SHAPE_96_64: return launch<64, 32, 64>(cuda, a, c);
+    case SHAPE_OTHER: break;
+    }
+    return fl_prefill_plain(cuda, a, c);
+}
+
+/* Listed keys and means in one launch, so that the running state between them stays in registers. */
+static bool goes_in_one(const fl_attn_prefill_args *a) {
+    const fl_attn_prefill_args *b = a->then;
+    return b && shape_of(a) != SHAPE_OTHER && b->means && b->q == a->q && b->list == a->list &&
+           b->out == a->out;
 }
 
 extern "C" fl_err fl_attn_prefill_cuda(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(fl_attn_prefill_validate(a));
     fl_cuda *cuda = fl_cuda_of(be);
     fl_prefill_call c = call_of(a);
-    choose_tiles(&c);
-    if ((int64_t)c.row_tiles * c.n_heads > INT32_MAX)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill: %d rows of %d heads are too many for one launch",
-                       a->rows, a->n_heads);
-    c.n_tasks = (uint32_t)(c.row_tiles * c.n_heads);
-    if (c.n_tasks == 0) return FL_ERR_OK; /* no row sees a key: not a bit changes */
-    if (a->nope_dim == 128 && a->rope_dim == 64 && a->v_dim == 128) return launch<128, 64, 128>(cuda, a, &c);
-    if (a->nope_dim == 64 && a->rope_dim == 32 && a->v_dim == 64) return launch<64, 32, 64>(cuda, a, &c);
-    return fl_prefill_plain(cuda, a, &c);
+    if (goes_in_one(a)) {
+        c.part[1] = part_of(a->then);
+        c.n_parts = 2;
+        c.last = a->then->last;
+        c.lse = a->then->lse;
+        return run_call(cuda, a, &c);
+    }
+    FL_TRY(run_call(cuda, a, &c));
+    if (!a->then) return FL_ERR_OK;
+    c = call_of(a->then);
+    return run_call(cuda, a->then, &c);
 }

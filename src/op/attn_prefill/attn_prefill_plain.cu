@@ -25,10 +25,11 @@ static __device__ float dot_part(const fl_bf16 *a, const fl_bf16 *b, int32_t n, 
 
 static __device__ bool list_allows(const fl_prefill_call *c, const uint16_t *ids, int32_t n, int32_t key) {
     if (!c->ids) return true;
-    if (n < 0) return !c->means;
-    int32_t block = (int32_t)((c->keys.key_pos + (int64_t)key * c->keys.key_step) / FL_KV_PAGE_TOKENS);
+    if (n < 0) return !c->part[0].means;
+    int32_t block =
+        (int32_t)((c->part[0].keys.key_pos + (int64_t)key * c->part[0].keys.key_step) / FL_KV_PAGE_TOKENS);
     int32_t at = fl_attn_list_find(ids, n, block);
-    return (at < n && ids[at] == block) != c->means;
+    return (at < n && ids[at] == block) != c->part[0].means;
 }
 
 static __device__ void add_key(const plain_shape *s, const fl_prefill_call *c, int64_t line, int32_t key,
@@ -38,7 +39,7 @@ static __device__ void add_key(const plain_shape *s, const fl_prefill_call *c, i
     const fl_bf16 *kv = s->kv + ((int64_t)key * c->n_heads + head) * (s->nope + s->v);
     float score = fl_warp_sum(dot_part(q, kv, s->nope, lane) +
                               dot_part(q + s->nope, s->k_pe + (int64_t)key * s->rope, s->rope, lane));
-    if (c->key_bias) score += c->key_bias[head];
+    if (c->part[0].key_bias) score += c->part[0].key_bias[head];
     float m = fmaxf(sums->m, score), scale = fl_exp2(sums->m - m), p = fl_exp2(score - m);
     sums->m = m;
     sums->l = sums->l * scale + p;
@@ -52,12 +53,13 @@ static __device__ void add_keys(const plain_shape *s, const fl_prefill_call *c, 
                                 plain_sums *sums) {
     int32_t row = (int32_t)(line / c->n_heads), tile = row / FL_ATTN_TILE_ROWS, n = 0;
     int64_t at = (int64_t)tile * c->n_heads + line % c->n_heads;
-    fl_attn_ranges r = fl_attn_row_ranges(&c->keys, (int64_t)c->keys.pos + row);
+    fl_attn_ranges r = fl_attn_row_ranges(&c->part[0].keys, (int64_t)c->part[0].keys.pos + row);
     const uint16_t *ids = c->ids ? c->ids + at * c->capacity : NULL;
     if (c->ids) n = c->n_ids[at];
-    if (c->means) {
+    if (c->part[0].means) {
         r.first[0] = r.end[0] = r.first[1] = 0;
-        r.end[1] = fl_attn_means_end(&c->keys, (int64_t)c->keys.pos + (int64_t)tile * FL_ATTN_TILE_ROWS);
+        r.end[1] = fl_attn_means_end(&c->part[0].keys,
+                                     (int64_t)c->part[0].keys.pos + (int64_t)tile * FL_ATTN_TILE_ROWS);
     }
     if (r.first[0] < r.end[0]) r.first[1] = max(r.first[1], r.end[0]);
     for (int i = 0; i < 2; i++)
@@ -99,7 +101,7 @@ static __device__ void attend(const plain_shape *s, const fl_prefill_call *c, in
 
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     prefill_plain_kernel(const __grid_constant__ plain_shape s, const __grid_constant__ fl_prefill_call c) {
-    int64_t lines = (int64_t)c.keys.rows * c.n_heads, step = (int64_t)gridDim.x * (PLAIN_THREADS / LANES);
+    int64_t lines = (int64_t)c.rows * c.n_heads, step = (int64_t)gridDim.x * (PLAIN_THREADS / LANES);
     int64_t first = ((int64_t)blockIdx.x * PLAIN_THREADS + threadIdx.x) / LANES;
     for (int64_t line = first; line < lines; line += step) attend(&s, &c, line);
 }

@@ -88,8 +88,10 @@ static void attend_row(void *context, int32_t r, int32_t worker) {
 
 fl_err fl_attn_prefill_ref(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(fl_attn_prefill_validate(a));
-    FL_TRY(fl_attn_prefill_need_split(a));
-    fl_attn_prefill_args args = *a;
-    fl_pool_run(be->pool, a->rows, attend_row, &args);
+    for (const fl_attn_prefill_args *call = a; call; call = call->then) {
+        FL_TRY(fl_attn_prefill_need_split(call));
+        fl_attn_prefill_args args = *call;
+        fl_pool_run(be->pool, call->rows, attend_row, &args);
+    }
     return FL_ERR_OK;
 }

@@ -108,7 +108,7 @@ FL_ANYWHERE bool fl_attn_covered(const fl_attn_ranges *r, int32_t key, int32_t n
 
 /* First entry of ids[n], ascending, that is not below `block`. */
 FL_ANYWHERE int32_t fl_attn_list_find(const uint16_t *ids, int32_t n, int32_t block) {
-    int32_t low = 0, high = n;
+    int32_t low = 0, high = block > 0 ? n : 0; /* of a call from position 0 on nothing is read */
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
         if (ids[middle] < block) low = middle + 1;

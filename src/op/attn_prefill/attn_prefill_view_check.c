@@ -7,7 +7,15 @@
 
 #include "opcheck/opcheck_case.h"
 
-enum { PASSES_MAX = 3, NOPE = 64, ROPE = 32, V = 64, TILE = FL_ATTN_LIST_ROWS, PAGE = FL_KV_PAGE_TOKENS };
+enum {
+    PASSES_MAX = 3,
+    CALLS_MAX = 24,
+    NOPE = 64,
+    ROPE = 32,
+    V = 64,
+    TILE = FL_ATTN_LIST_ROWS,
+    PAGE = FL_KV_PAGE_TOKENS
+};
 
 typedef struct pattern {
     oc_kind kind;
@@ -137,23 +145,52 @@ static fl_attn_prefill_args call_of(const fixture *f, const pass *k, int32_t key
     return a;
 }
 
-static void attend(oc_run *run, fl_backend *be, const fixture *f, const oc_mat *out, const oc_mat *lse) {
+/* All calls of a pattern in their order. */
+typedef struct calls {
+    fl_attn_prefill_args of[CALLS_MAX];
+    int32_t n;
+} calls;
+
+static calls calls_of(const fixture *f, bool ref, const oc_mat *out, const oc_mat *lse) {
+    calls c = {.n = 0};
+    for (int32_t n = 0; n < f->n_passes; n++)
+        for (int32_t key = 0; key < f->passes[n].n_keys && c.n < CALLS_MAX; key += f->p->split) {
+            c.of[c.n] = call_of(f, &f->passes[n], key, ref);
+            c.of[c.n].out = out->data;
+            c.of[c.n++].lse = lse->data;
+        }
+    return c;
+}
+
+/* One by one, or two and two from the last on. */
+static void attend(oc_run *run, fl_backend *be, const fixture *f, const oc_mat *out, const oc_mat *lse,
+                   bool paired) {
     int64_t state_bytes = fl_attn_prefill_state_bytes(f->p->rows, f->p->heads, V);
     oc_mat state = oc_block(run, state_bytes);
     memset(state.data, 0xff, (size_t)state_bytes); /* NaN: `first` must start every part of it */
-    for (int32_t n = 0; n < f->n_passes; n++)
-        for (int32_t key = 0; key < f->passes[n].n_keys; key += f->p->split) {
-            fl_attn_prefill_args a = call_of(f, &f->passes[n], key, be == run->ref);
-            oc_mat scratch = oc_block(run, fl_attn_prefill_scratch_bytes(&a));
-            a.state = state.data;
-            a.scratch = scratch.data;
-            a.out = out->data;
-            a.lse = lse->data;
-            OC_OK(run, be->op->attn_prefill(be, &a));
-            oc_guards(run, &scratch);
-            if (!a.last) oc_untouched(run, lse);
-        }
+    calls c = calls_of(f, be == run->ref, out, lse);
+    for (int32_t i = 0; i < c.n; i++) c.of[i].state = state.data;
+    for (int32_t i = 0, n; i < c.n; i += n) {
+        fl_attn_prefill_args *a = &c.of[i], *then = a + 1;
+        n = paired && (c.n - i) % 2 == 0 ? 2 : 1;
+        if (n == 2) a->then = then;
+        oc_mat scratch = oc_block(run, fl_attn_prefill_scratch_bytes(a));
+        a->scratch = scratch.data;
+        if (n == 2) then->scratch = scratch.data;
+        OC_OK(run, be->op->attn_prefill(be, a));
+        oc_guards(run, &scratch);
+        if (i + n < c.n) oc_untouched(run, lse);
+    }
     oc_guards(run, &state);
+}
+
+/* Two calls at once give the bits of two calls. */
+static void check_pairs(oc_run *run, const fixture *f) {
+    oc_mat out = oc_output(run, f->out.be.dtype, f->out.be.rows, V, V),
+           lse = oc_output(run, FL_DTYPE_F32, f->lse.be.rows, 1, 1);
+    attend(run, run->be, f, &out, &lse, true);
+    oc_same(run, &out, &f->out.be);
+    oc_same(run, &lse, &f->lse.be);
 }
 
 static void time_pattern(oc_run *run, const fixture *f) {
@@ -171,9 +208,9 @@ static void check_pattern(oc_run *run, const pattern *p) {
     const double largest_v = 3; /* nearly: means of many values are far below it */
     bool f32 = run->be->act_dtype == FL_DTYPE_F32;
     fixture f = make_fixture(run, p);
-    attend(run, run->be, &f, &f.out.be, &f.lse.be);
-    attend(run, run->one, &f, &f.out.one, &f.lse.one);
-    attend(run, run->ref, &f, &f.out.ref, &f.lse.ref);
+    attend(run, run->be, &f, &f.out.be, &f.lse.be, false);
+    attend(run, run->one, &f, &f.out.one, &f.lse.one, false);
+    attend(run, run->ref, &f, &f.out.ref, &f.lse.ref, false);
     int64_t lines = f.out.ref.rows;
     double *bound = oc_memory(run, lines * V * (int64_t)sizeof *bound);
     for (int64_t i = 0; i < lines * V; i++) bound[i] = (f32 ? 1e-5 : 2e-2) * largest_v;
@@ -181,6 +218,7 @@ static void check_pattern(oc_run *run, const pattern *p) {
     for (int64_t i = 0; i < lines; i++) bound[i] = f32 ? 1e-4 : 1e-2;
     oc_outs_near(run, &f.lse, bound);
     if (p->kind == OC_BENCH) time_pattern(run, &f);
+    else check_pairs(run, &f);
 }
 
 /* ---- limits and cost ------------------------------------------------------------------------------------------ */
@@ -229,6 +267,34 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, attn_prefill, good, key_step, 96, "key_step of means");
 }
 
+static void check_then(oc_run *run) {
+    if (!oc_case(run, OC_CHECK, "attn_prefill two calls at once")) return;
+    int state = 0;
+    fl_attn_prefill_args next = good_args(), good = good_args();
+    good.then = &next;
+    OC_OK(run, fl_attn_prefill_validate(&good));
+    OC_REFUSED_WITH(run, attn_prefill, good, rows, 4, "other rows");
+    OC_REFUSED_WITH(run, attn_prefill, good, pos, 256, "other rows");
+    OC_REFUSED_WITH(run, attn_prefill, good, n_heads, 1, "other rows, heads");
+    OC_REFUSED_WITH(run, attn_prefill, good, v_dim, 32, "other rows, heads");
+    OC_REFUSED_WITH(run, attn_prefill, good, state, &state, "or state");
+    OC_REFUSED_WITH(run, attn_prefill, good, last, true, "next call");
+    fl_cost alone = fl_attn_prefill_cost(&next), both = fl_attn_prefill_cost(&good);
+    double state_bytes = 3.0 * 2 * (V + 2) * sizeof(float);
+    oc_cost(run, both, 2 * alone.flops, 2 * alone.bytes - 2 * state_bytes);
+    OC_TRUE(run, fl_attn_prefill_scratch_bytes(&good) == fl_attn_prefill_scratch_bytes(&next));
+    next.n_keys = 1000;
+    OC_TRUE(run, fl_attn_prefill_scratch_bytes(&good) == fl_attn_prefill_scratch_bytes(&next));
+    next.first = true;
+    OC_REFUSED(run, fl_attn_prefill_validate(&good), "next call");
+    next.first = false;
+    next.then = &good;
+    OC_REFUSED(run, fl_attn_prefill_validate(&good), "next call");
+    next.then = NULL;
+    next.n_keys = 0;
+    OC_REFUSED(run, fl_attn_prefill_validate(&good), "n_keys");
+}
+
 /* Multiply-adds of one head and key, times 2, times heads. */
 static double pairs_of(const fl_attn_prefill_args *a) {
     return fl_attn_prefill_cost(a).flops / (2.0 * 2 * (NOPE + ROPE + V));
@@ -273,5 +339,6 @@ void fl_attn_prefill_view_check(oc_run *run) {
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) check_pattern(run, &patterns[i]);
     if (!run->is_reference) return;
     check_limits(run);
+    check_then(run);
     check_cost(run);
 }

@@ -34,10 +34,14 @@ enum {
 /* Exponents may grow to 2^SLACK before a row's sums are scaled down: neither P in bf16 nor sums in f32 care. */
 #define PREFILL_SLACK 8.0f
 
-typedef struct prefill_maps {
-    CUtensorMap q;    /* [rows][heads][nope + rope], boxes of 128 rows */
+typedef struct prefill_part_maps {
     CUtensorMap kv;   /* [keys][heads][nope + v], boxes of 64 keys */
     CUtensorMap k_pe; /* [keys][rope], boxes of 64 keys */
+} prefill_part_maps;
+
+typedef struct prefill_maps {
+    CUtensorMap q; /* [rows][heads][nope + rope], boxes of 128 rows */
+    prefill_part_maps part[2];
 } prefill_maps;
 
 /* STEP_NONE: the task has no keys at all. STEP_LAST: none behind these. */
@@ -45,9 +49,15 @@ enum { STEP_NONE = 1, STEP_RANGES = 2, STEP_BITS = 4, STEP_LAST = 8 };
 
 /* A tile of keys for the consumers. */
 typedef struct prefill_step {
-    int32_t key[2], flags, unused;
+    int32_t key[2], flags, part;           /* of the call */
     uint32_t bits[FL_ATTN_TILE_KEYS / 32]; /* STEP_BITS: which keys count */
 } prefill_step;
+
+/* The same as the producer holds it: word lane % 4 of the bits in each lane. */
+typedef struct planned_step {
+    int32_t key[2], flags, part;
+    uint32_t word;
+} planned_step;
 
 template <int NOPE, int ROPE, int V> struct prefill_shared {
     static constexpr int K_CHUNKS = (NOPE + ROPE + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS,
@@ -103,16 +113,17 @@ template <int N> FL_DEVICE float4 *state_of(const fl_prefill_call *c, int32_t ha
 /* Into L2, so that the consumers need not wait for memory when they come to this task. */
 template <int N> FL_DEVICE void prefetch_state(const fl_prefill_call *c, prefill_task task) {
     for (int32_t half_tile = 2 * task.tile; half_tile < 2 * task.tile + 2; half_tile++)
-        if ((int64_t)half_tile * 64 < c->keys.rows)
+        if ((int64_t)half_tile * 64 < c->rows)
             fl_bulk_prefetch(state_of<N>(c, half_tile, task.head), (N / 4 + 1) * GROUP_THREADS * 16);
 }
 
 /* ---- producer -------------------------------------------------------------------------------------------------- */
 
-/* Bits of the call's listed blocks, by one warp. */
-static __device__ void mark_blocks(const fl_prefill_call *c, int32_t tile, int32_t head, uint32_t *listed) {
-    const fl_attn_keys *k = &c->keys;
-    int64_t at = (int64_t)tile * c->n_heads + head, end_pos = k->key_pos + (int64_t)k->n_keys * k->key_step;
+/* Bits of the listed blocks among a part's keys, by one warp. */
+static __device__ void mark_blocks(const fl_prefill_call *c, const fl_attn_keys *k, prefill_task task,
+                                   uint32_t *listed) {
+    int64_t at = (int64_t)task.tile * c->n_heads + task.head,
+            end_pos = k->key_pos + (int64_t)k->n_keys * k->key_step;
     int32_t lane = threadIdx.x % 32, n = c->n_ids[at], first = k->key_pos / FL_KV_PAGE_TOKENS;
     int32_t end = (int32_t)fl_attn_smaller(fl_tasks_of(end_pos, FL_KV_PAGE_TOKENS), FL_ATTN_LIST_BLOCKS_MAX);
     const uint16_t *ids = c->ids + at * c->capacity;
@@ -123,14 +134,18 @@ static __device__ void mark_blocks(const fl_prefill_call *c, int32_t tile, int32
     __syncwarp();
 }
 
-/* The 128 keys of a step as bits, by one warp. False: none counts. */
-FL_DEVICE bool mark_keys(const fl_prefill_call *c, int32_t means_end, const uint32_t *listed, int32_t key,
-                         uint32_t (&bits)[4]) {
+/* The 128 keys of a step as bits, by one warp: word lane % 4 in each lane. */
+FL_DEVICE uint32_t mark_keys(const fl_prefill_part *part, int32_t means_end, const uint32_t *listed,
+                             int32_t key) {
+    int32_t lane = threadIdx.x % 32;
+    uint32_t word = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        bits[i] = __ballot_sync(~0u, fl_attn_marked(&c->keys, c->means, means_end, listed,
-                                                    key + 32 * i + (int32_t)(threadIdx.x % 32)));
-    return (bits[0] | bits[1] | bits[2] | bits[3]) != 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t bits = __ballot_sync(
+            ~0u, fl_attn_marked(&part->keys, part->means, means_end, listed, key + 32 * i + lane));
+        if (lane % 4 == i) word = bits;
+    }
+    return word;
 }
 
 template <class SHARED>
@@ -142,7 +157,7 @@ FL_DEVICE void load_queries(SHARED *s, const prefill_maps *maps, int32_t row, in
 }
 
 template <int NOPE, class SHARED>
-FL_DEVICE void load_keys(SHARED *s, const prefill_maps *maps, int32_t stage, int32_t head, int2 key) {
+FL_DEVICE void load_keys(SHARED *s, const prefill_part_maps *maps, int32_t stage, int32_t head, int2 key) {
     fl_barrier_expect(&s->k_full[stage], sizeof s->k[0]);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -158,7 +173,7 @@ FL_DEVICE void load_keys(SHARED *s, const prefill_maps *maps, int32_t stage, int
 }
 
 template <int NOPE, class SHARED>
-FL_DEVICE void load_values(SHARED *s, const prefill_maps *maps, int32_t stage, int32_t head, int2 key) {
+FL_DEVICE void load_values(SHARED *s, const prefill_part_maps *maps, int32_t stage, int32_t head, int2 key) {
     fl_barrier_expect(&s->v_full[stage], sizeof s->v[0]);
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -175,30 +190,47 @@ template <int STAGES> struct ring_places {
 };
 
 template <int NOPE, class SHARED>
-FL_DEVICE void produce_values(SHARED *s, const prefill_maps *maps, int32_t head, int2 key,
+FL_DEVICE void produce_values(SHARED *s, const prefill_maps *maps, int32_t head, const planned_step *step,
                               ring_places<SHARED::STAGES> *at) {
     fl_barrier_wait(&s->v_empty[at->v.stage], at->v.parity ^ 1);
-    if (threadIdx.x == 0) load_values<NOPE>(s, maps, at->v.stage, head, key);
+    if (threadIdx.x == 0)
+        load_values<NOPE>(s, &maps->part[step->part], at->v.stage, head, {step->key[0], step->key[1]});
     __syncwarp(); /* no lane falls behind: a parity tells neighbouring uses apart, no more */
     at->v.advance();
 }
 
+/* Where the producer stands among a task's keys. */
+typedef struct prefill_plan {
+    prefill_task task;
+    int32_t part;
+    fl_attn_walk walk;
+} prefill_plan;
+
+FL_DEVICE void open_part(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan) {
+    const fl_prefill_part *part = &c->part[plan->part];
+    plan->walk = fl_prefill_walk(c, part, plan->task.tile, plan->task.head);
+    if (plan->walk.kind == FL_ATTN_WALK_MARKED) mark_blocks(c, &part->keys, plan->task, listed);
+}
+
 /* The task's next tile of keys that counts, by the whole warp. */
-FL_DEVICE bool plan_step(const fl_prefill_call *c, const uint32_t *listed, int32_t means_end,
-                         fl_attn_walk *walk, prefill_step *out) {
-    for (fl_attn_step step; fl_attn_walk_next(walk, c->keys.n_keys, &step);) {
-        bool marked = walk->kind == FL_ATTN_WALK_MARKED;
-        uint32_t bits[4] = {~0u, ~0u, ~0u, ~0u};
-        if (marked && !mark_keys(c, means_end, listed, step.key[0], bits)) continue;
-        out->key[0] = step.key[0];
-        out->key[1] = step.key[1];
-        out->flags = step.masked && !c->means ? STEP_RANGES : 0;
-        if ((bits[0] & bits[1] & bits[2] & bits[3]) != ~0u) out->flags |= STEP_BITS;
-#pragma unroll
-        for (int i = 0; i < 4; i++) out->bits[i] = bits[i];
-        return true;
+FL_DEVICE bool plan_step(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan, planned_step *out) {
+    for (;;) {
+        const fl_prefill_part *part = &c->part[plan->part];
+        for (fl_attn_step step; fl_attn_walk_next(&plan->walk, part->keys.n_keys, &step);) {
+            bool marked = plan->walk.kind == FL_ATTN_WALK_MARKED;
+            out->word = marked ? mark_keys(part, plan->walk.some.end[1], listed, step.key[0]) : ~0u;
+            if (!__any_sync(~0u, out->word != 0)) continue;
+            out->key[0] = step.key[0];
+            out->key[1] = step.key[1];
+            out->part = plan->part;
+            out->flags = step.masked && !part->means ? STEP_RANGES : 0;
+            if (!__all_sync(~0u, out->word == ~0u)) out->flags |= STEP_BITS;
+            return true;
+        }
+        if (plan->part + 1 == c->n_parts) return false;
+        plan->part++;
+        open_part(c, listed, plan);
     }
-    return false;
 }
 
 template <class SHARED> FL_DEVICE void produce_nothing(SHARED *s, ring_places<SHARED::STAGES> *at) {
@@ -212,12 +244,18 @@ template <class SHARED> FL_DEVICE void produce_nothing(SHARED *s, ring_places<SH
 }
 
 template <int NOPE, class SHARED>
-FL_DEVICE void produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, const prefill_step *step,
+FL_DEVICE void produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, const planned_step *step,
                             ring_places<SHARED::STAGES> *at) {
     fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
+    if (threadIdx.x < FL_ATTN_TILE_KEYS / 32) s->step[at->k.stage].bits[threadIdx.x] = step->word;
+    __syncwarp();
     if (threadIdx.x == 0) {
-        s->step[at->k.stage] = *step;
-        load_keys<NOPE>(s, maps, at->k.stage, head, {step->key[0], step->key[1]});
+        prefill_step *out = &s->step[at->k.stage];
+        out->key[0] = step->key[0];
+        out->key[1] = step->key[1];
+        out->flags = step->flags;
+        out->part = step->part;
+        load_keys<NOPE>(s, &maps->part[step->part], at->k.stage, head, {step->key[0], step->key[1]});
     }
     __syncwarp();
     at->k.advance();
@@ -228,23 +266,22 @@ FL_DEVICE void produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, c
 template <int NOPE, class SHARED>
 FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c, prefill_task task,
                             ring_places<SHARED::STAGES> *at) {
-    fl_attn_walk walk = fl_prefill_walk(c, task.tile, task.head);
-    int32_t means_end = walk.some.end[1]; /* of means */
-    prefill_step step = {}, next = {};
-    if (walk.kind == FL_ATTN_WALK_MARKED) mark_blocks(c, task.tile, task.head, s->listed);
-    bool more = plan_step(c, s->listed, means_end, &walk, &step);
+    prefill_plan plan = {task};
+    planned_step step = {}, next = {}, before;
+    open_part(c, s->listed, &plan);
+    bool more = plan_step(c, s->listed, &plan, &step);
     if (!more) {
         produce_nothing(s, at);
         return;
     }
     for (bool first = true; more; first = false) {
-        int2 before = {step.key[0], step.key[1]};
+        before = step;
         if (!first) step = next;
-        more = plan_step(c, s->listed, means_end, &walk, &next);
+        more = plan_step(c, s->listed, &plan, &next);
         if (!more) step.flags |= STEP_LAST;
         produce_keys<NOPE>(s, maps, task.head, &step, at);
         if (!first) {
-            produce_values<NOPE>(s, maps, task.head, before, at);
+            produce_values<NOPE>(s, maps, task.head, &before, at);
             continue;
         }
         fl_barrier_wait(&s->q_empty, at->q_parity ^ 1);
@@ -252,7 +289,7 @@ FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefil
         __syncwarp();
         at->q_parity ^= 1;
     }
-    produce_values<NOPE>(s, maps, task.head, {step.key[0], step.key[1]}, at);
+    produce_values<NOPE>(s, maps, task.head, &step, at);
 }
 
 template <int NOPE, class SHARED>
@@ -271,7 +308,8 @@ FL_DEVICE void produce(SHARED *s, const prefill_maps *maps, const fl_prefill_cal
 typedef struct running {
     float m[2];               /* where the exponents of the row stand; -INFINITY: it saw nothing yet */
     float l[2];               /* this thread's part of the row's sum */
-    float bias;               /* of the head: in every score of this call */
+    float bias;               /* of the head: in every score of the tile in hand */
+    float biases[2];          /* of the call's parts */
     uint32_t zero;            /* what the compiler does not know to be 0 */
     float shift[2], scale[2]; /* of the tile in hand: off each score; what the sums so far shrink by */
 } running;
@@ -313,17 +351,22 @@ FL_DEVICE void hide_by_ranges(float (&s)[64], const int4 *row_ranges, int2 key) 
     }
 }
 
+/* Few keys are hidden: most words need nothing. */
 FL_DEVICE void hide_by_bits(float (&s)[64], const uint32_t *bits) {
     int32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
-        uint32_t word = bits[j / 4] >> column;
+    for (int i = 0; i < 4; i++) {
+        uint32_t word = bits[i];
+        if (__all_sync(~0u, word == ~0u)) continue;
+        word >>= column;
 #pragma unroll
-        for (int c = 0; c < 2; c++)
-            if (!(word >> (j % 4 * 8 + c) & 1)) {
-                fl_fall(&s[4 * j + c]);
-                fl_fall(&s[4 * j + 2 + c]);
-            }
+        for (int j = 4 * i; j < 4 * i + 4; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                if (!(word >> (j % 4 * 8 + c) & 1)) {
+                    fl_fall(&s[4 * j + c]);
+                    fl_fall(&s[4 * j + 2 + c]);
+                }
     }
 }
 
@@ -439,7 +482,7 @@ FL_DEVICE void write_rows(const fl_prefill_call *c, int32_t row, int32_t head, c
         l += __shfl_xor_sync(~0u, l, 1);
         l += __shfl_xor_sync(~0u, l, 2);
         float inverse = l > 0 ? 1 / l : 0;
-        bool is_row = row + 8 * i < c->keys.rows;
+        bool is_row = row + 8 * i < c->rows;
         int64_t line = (int64_t)(row + 8 * i) * c->n_heads + head;
         uint4 *out = (uint4 *)(c->out + line * (2 * N)) + threadIdx.x % 4;
 #pragma unroll
@@ -483,6 +526,7 @@ template <class SHARED>
 FL_DEVICE bool weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run) {
     const prefill_step *step = &shared->step[stage];
     int32_t flags = step->flags;
+    run->bias = step->part ? run->biases[1] : run->biases[0];
     if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
     if (flags & STEP_BITS) hide_by_bits(s, step->bits);
     release(&shared->k_empty[stage]);
@@ -529,14 +573,15 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     int32_t group = __shfl_sync(~0u, (int32_t)threadIdx.x / GROUP_THREADS, 0) - 1,
             warp_row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
     int32_t thread_row = warp_row + threadIdx.x % 32 / 4, half_tile = 2 * task.tile + group;
-    bool has_rows = (int64_t)half_tile * 64 < c->keys.rows;
+    bool has_rows = (int64_t)half_tile * 64 < c->rows;
     const int4 *row_ranges = shared->row_ranges + thread_row;
     float4 *state = state_of<N>(c, half_tile, task.head) + threadIdx.x % GROUP_THREADS;
     float o[N], s[64];
     uint32_t p[8][4];
     running run;
-    run.bias = c->key_bias ? c->key_bias[task.head] : 0;
-    run.zero = (uint32_t)(c->keys.n_keys >> 31); /* 0, for there is no negative number of keys */
+#pragma unroll
+    for (int i = 0; i < 2; i++) run.biases[i] = c->part[i].key_bias ? c->part[i].key_bias[task.head] : 0;
+    run.zero = (uint32_t)(c->rows >> 31); /* 0, for there is no negative number of rows */
     start_sums(o, &run);
     wait_for_keys(shared, &at->k);
     if (shared->step[at->k.stage].flags & STEP_NONE) {
@@ -550,7 +595,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     uint64_t q = fl_wgmma_k_major(shared->q[0] + group * HALF_CHUNK_BYTES);
     fl_barrier_wait(&shared->q_full, at->q_parity);
     issue_scores<NOPE + ROPE>(s, q, fl_wgmma_k_major(shared->k[uniform(at->k.stage)][0]));
-    note_row_ranges(shared, &c->keys, task.tile, warp_row); /* these two beside the product */
+    note_row_ranges(shared, &c->part[0].keys, task.tile, warp_row); /* these two beside the product */
     if (!c->first && has_rows) read_sums(state, o, &run);
     fl_wgmma_wait<0>();
     fl_wgmma_pin(s);
@@ -631,7 +676,7 @@ static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     shared_tiles *shared = (shared_tiles *)(memory + (1024 - fl_shared_address(memory) % 1024) % 1024);
     start_barriers(shared);
     if (__shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0) == 0) {
-        fl_registers_release<64>();
+        fl_registers_release<72>();
         if (threadIdx.x < 32) produce<NOPE>(shared, &maps, &c);
     } else {
         fl_registers_claim<216>();
