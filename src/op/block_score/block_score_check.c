@@ -22,8 +22,12 @@ static const shape shapes[] = {
     {OC_CHECK, 1, 4224, 1, 256, 2, 1, 64, 67, OC_ZERO},
     {OC_CHECK, 2, 1280, 3, 6, 10, 3, 128, 12, OC_NORMAL},
     {OC_CHECK, 2, 1280, 3, 5, 4, 7, 128, 12, OC_NORMAL}, /* odd head shapes: refused or right */
+    {OC_CHECK, 5, 24576, 3, 128, 64, 128, 64, 391, OC_NORMAL},
+    {OC_CHECK, 19, 2048, 15, 64, 32, 64, 128, 34,
+     OC_NORMAL}, /* more pairs of tiles than a GPU does at once */
     {OC_SLOW, 4, 65536, 4, 128, 64, 128, 128, 516, OC_NORMAL},
     {OC_BENCH, 32, 28672, 8, 64, 32, 64, 128, 256, OC_NORMAL},
+    {OC_BENCH, 18, 49152, 16, 64, 32, 64, 128, 400, OC_NORMAL},
     {OC_BENCH, 8, 31744, 16, 128, 64, 128, 128, 256, OC_NORMAL},
 };
 

@@ -115,6 +115,13 @@ FL_DEVICE void fl_tma_load_4d(void *shared, const CUtensorMap *map, uint64_t *ba
         : "memory");
 }
 
+/* As fl_tma_load_3d, into L2 alone. */
+FL_DEVICE void fl_tma_prefetch_3d(const CUtensorMap *map, int32_t x, int32_t y, int32_t z) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(map), "r"(x), "r"(y),
+                 "r"(z)
+                 : "memory");
+}
+
 /* ---- clusters: blocks on neighbouring multiprocessors --------------------------------------------------------- */
 
 FL_DEVICE uint32_t fl_cluster_rank(void) {
