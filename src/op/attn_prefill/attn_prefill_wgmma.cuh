@@ -1,9 +1,9 @@
 /* attn_prefill on Hopper's tensor cores.
  *
  * Grid: one block a multiprocessor, each takes every gridDim-th task; a task is a tile of 128 rows and a head.
- * Block: 384 threads. Warpgroup 0 gives most of its registers away; its first warp walks over the visible keys
- * (attn_prefill_tiles.h) and has the copy engine bring tiles of 128 keys into the stages of K and of V, those of the
- * next task while this one's results are written. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at
+ * Block: 384 threads. Warpgroup 0 gives most of its registers away; its second warp walks over the visible keys
+ * (attn_prefill_tiles.h), its first has the copy engine bring tiles of 128 keys into the stages of K and of V, those
+ * of the next task while this one's results are written. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at
  * 192/128. Bound by the tensor cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK
  * of j + 1 and PV of j are issued together, and the softmax of j + 1 runs once the first of the two is done. With 64
  * columns of V that is too short: exponentials hide behind the other group's products, and the groups take turns.
@@ -47,17 +47,20 @@ typedef struct prefill_maps {
 /* STEP_NONE: the task has no keys at all. STEP_LAST: none behind these. */
 enum { STEP_NONE = 1, STEP_RANGES = 2, STEP_BITS = 4, STEP_LAST = 8 };
 
-/* A tile of keys for the consumers. */
+/* A tile of keys: of the planner's for the producer, of the producer's for the consumers. */
 typedef struct prefill_step {
-    int32_t key[2], flags, part;           /* of the call */
+    int32_t key[2], flags;
+    int32_t part_or_bias;                  /* the part of the call; for the consumers the bits of its bias */
     uint32_t bits[FL_ATTN_TILE_KEYS / 32]; /* STEP_BITS: which keys count */
 } prefill_step;
 
-/* The same as the producer holds it: word lane % 4 of the bits in each lane. */
+/* As the planner holds it: word lane % 4 of the bits in each lane. */
 typedef struct planned_step {
     int32_t key[2], flags, part;
     uint32_t word;
 } planned_step;
+
+enum { PLANS = 8 }; /* steps that the planner may be ahead */
 
 template <int NOPE, int ROPE, int V> struct prefill_shared {
     static constexpr int K_CHUNKS = (NOPE + ROPE + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS,
@@ -71,7 +74,9 @@ template <int NOPE, int ROPE, int V> struct prefill_shared {
     uint8_t v[STAGES][V_CHUNKS][CHUNK_BYTES];
     int4 row_ranges[FL_ATTN_TILE_ROWS]; /* first, length, first, length */
     prefill_step step[STAGES];          /* of the K in the same stage, or STEP_NONE without K */
+    prefill_step plan[PLANS];
     uint64_t q_full, q_empty, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    uint64_t plan_full[PLANS], plan_empty[PLANS];
     uint32_t listed[FL_ATTN_LIST_BLOCKS_MAX / 32];
 };
 
@@ -102,6 +107,12 @@ FL_DEVICE prefill_task task_of(const fl_prefill_call *c, uint32_t task) {
     return {c->first_tile + ((c->n_heads - 1 - head) % 2 ? i : c->row_tiles - 1 - i), head};
 }
 
+/* One arrival of a warp that has read what the barrier guards. */
+FL_DEVICE void release(uint64_t *barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) fl_barrier_arrive(barrier);
+}
+
 /* ---- running state --------------------------------------------------------------------------------------------- */
 
 /* State: [half tile of 64 rows][head][N / 4 + 1][128 threads] float4: each thread's part of o, then m, l. */
@@ -117,7 +128,7 @@ template <int N> FL_DEVICE void prefetch_state(const fl_prefill_call *c, prefill
             fl_bulk_prefetch(state_of<N>(c, half_tile, task.head), (N / 4 + 1) * GROUP_THREADS * 16);
 }
 
-/* ---- producer -------------------------------------------------------------------------------------------------- */
+/* ---- planner --------------------------------------------------------------------------------------------------- */
 
 /* Bits of the listed blocks among a part's keys, by one warp. */
 static __device__ void mark_blocks(const fl_prefill_call *c, const fl_attn_keys *k, prefill_task task,
@@ -147,6 +158,74 @@ FL_DEVICE uint32_t mark_keys(const fl_prefill_part *part, int32_t means_end, con
     }
     return word;
 }
+
+/* Where the planner stands among a task's keys. */
+typedef struct prefill_plan {
+    prefill_task task;
+    int32_t part;
+    fl_attn_walk walk;
+} prefill_plan;
+
+FL_DEVICE void open_part(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan) {
+    const fl_prefill_part *part = &c->part[plan->part];
+    plan->walk = fl_prefill_walk(c, part, plan->task.tile, plan->task.head);
+    if (plan->walk.kind == FL_ATTN_WALK_MARKED) mark_blocks(c, &part->keys, plan->task, listed);
+}
+
+/* The task's next tile of keys that counts, by the whole warp. */
+FL_DEVICE bool plan_step(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan, planned_step *out) {
+    for (;;) {
+        const fl_prefill_part *part = &c->part[plan->part];
+        for (fl_attn_step step; fl_attn_walk_next(&plan->walk, part->keys.n_keys, &step);) {
+            bool marked = plan->walk.kind == FL_ATTN_WALK_MARKED;
+            out->word = marked ? mark_keys(part, plan->walk.some.end[1], listed, step.key[0]) : ~0u;
+            if (!__any_sync(~0u, out->word != 0)) continue;
+            out->key[0] = step.key[0];
+            out->key[1] = step.key[1];
+            out->part = plan->part;
+            out->flags = step.masked && !part->means ? STEP_RANGES : 0;
+            if (!__all_sync(~0u, out->word == ~0u)) out->flags |= STEP_BITS;
+            return true;
+        }
+        if (plan->part + 1 == c->n_parts) return false;
+        plan->part++;
+        open_part(c, listed, plan);
+    }
+}
+
+template <class SHARED> FL_DEVICE void put_step(SHARED *s, const planned_step *step, ring_place<PLANS> *at) {
+    int32_t lane = threadIdx.x % 32;
+    fl_barrier_wait(&s->plan_empty[at->stage], at->parity ^ 1);
+    prefill_step *out = &s->plan[at->stage];
+    if (lane < FL_ATTN_TILE_KEYS / 32) out->bits[lane] = step->word;
+    if (lane == 0) *(int4 *)out = make_int4(step->key[0], step->key[1], step->flags, step->part);
+    __syncwarp(); /* no lane falls behind: a parity tells neighbouring uses apart, no more */
+    if (lane == 0) fl_barrier_arrive(&s->plan_full[at->stage]);
+    at->advance();
+}
+
+/* By one warp, for which walking takes about as long as the consumers take for a tile: of its own, so that no copy waits
+ * for it. */
+template <class SHARED> FL_DEVICE void plan_tasks(SHARED *s, const fl_prefill_call *c) {
+    ring_place<PLANS> at;
+    for (uint32_t i = blockIdx.x; i < c->n_tasks; i += gridDim.x) {
+        prefill_plan plan = {task_of(c, i)};
+        planned_step step = {}, next = {};
+        open_part(c, s->listed, &plan);
+        bool more = plan_step(c, s->listed, &plan, &step);
+        if (!more) step.flags = STEP_NONE;
+        while (more) {
+            more = plan_step(c, s->listed, &plan, &next);
+            if (!more) break;
+            put_step(s, &step, &at);
+            step = next;
+        }
+        step.flags |= STEP_LAST;
+        put_step(s, &step, &at);
+    }
+}
+
+/* ---- producer -------------------------------------------------------------------------------------------------- */
 
 template <class SHARED>
 FL_DEVICE void load_queries(SHARED *s, const prefill_maps *maps, int32_t row, int32_t head) {
@@ -186,110 +265,63 @@ FL_DEVICE void load_values(SHARED *s, const prefill_part_maps *maps, int32_t sta
 /* Where a thread stands in the rings, from one task to the next. */
 template <int STAGES> struct ring_places {
     ring_place<STAGES> k, v;
+    ring_place<PLANS> plan;
     uint32_t q_parity = 0;
 };
 
 template <int NOPE, class SHARED>
-FL_DEVICE void produce_values(SHARED *s, const prefill_maps *maps, int32_t head, const planned_step *step,
+FL_DEVICE void produce_values(SHARED *s, const prefill_maps *maps, int32_t head, int4 step,
                               ring_places<SHARED::STAGES> *at) {
     fl_barrier_wait(&s->v_empty[at->v.stage], at->v.parity ^ 1);
-    if (threadIdx.x == 0)
-        load_values<NOPE>(s, &maps->part[step->part], at->v.stage, head, {step->key[0], step->key[1]});
-    __syncwarp(); /* no lane falls behind: a parity tells neighbouring uses apart, no more */
+    if (fl_elect_one()) load_values<NOPE>(s, &maps->part[step.w], at->v.stage, head, {step.x, step.y});
+    __syncwarp();
     at->v.advance();
 }
 
-/* Where the producer stands among a task's keys. */
-typedef struct prefill_plan {
-    prefill_task task;
-    int32_t part;
-    fl_attn_walk walk;
-} prefill_plan;
-
-FL_DEVICE void open_part(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan) {
-    const fl_prefill_part *part = &c->part[plan->part];
-    plan->walk = fl_prefill_walk(c, part, plan->task.tile, plan->task.head);
-    if (plan->walk.kind == FL_ATTN_WALK_MARKED) mark_blocks(c, &part->keys, plan->task, listed);
+FL_DEVICE float bias_of(const fl_prefill_part *part, int32_t head) {
+    return part->key_bias ? part->key_bias[head] : 0;
 }
 
-/* The task's next tile of keys that counts, by the whole warp. */
-FL_DEVICE bool plan_step(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan, planned_step *out) {
-    for (;;) {
-        const fl_prefill_part *part = &c->part[plan->part];
-        for (fl_attn_step step; fl_attn_walk_next(&plan->walk, part->keys.n_keys, &step);) {
-            bool marked = plan->walk.kind == FL_ATTN_WALK_MARKED;
-            out->word = marked ? mark_keys(part, plan->walk.some.end[1], listed, step.key[0]) : ~0u;
-            if (!__any_sync(~0u, out->word != 0)) continue;
-            out->key[0] = step.key[0];
-            out->key[1] = step.key[1];
-            out->part = plan->part;
-            out->flags = step.masked && !part->means ? STEP_RANGES : 0;
-            if (!__all_sync(~0u, out->word == ~0u)) out->flags |= STEP_BITS;
-            return true;
-        }
-        if (plan->part + 1 == c->n_parts) return false;
-        plan->part++;
-        open_part(c, listed, plan);
-    }
-}
-
-template <class SHARED> FL_DEVICE void produce_nothing(SHARED *s, ring_places<SHARED::STAGES> *at) {
-    fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
-    if (threadIdx.x == 0) {
-        s->step[at->k.stage].flags = STEP_NONE;
-        fl_barrier_arrive(&s->k_full[at->k.stage]);
-    }
-    __syncwarp();
-    at->k.advance();
-}
-
+/* The next step of the plan to the consumers, and its keys; returns the key of each half, flags and part. */
 template <int NOPE, class SHARED>
-FL_DEVICE void produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, const planned_step *step,
+FL_DEVICE int4 produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, float2 biases,
                             ring_places<SHARED::STAGES> *at) {
+    fl_barrier_wait(&s->plan_full[at->plan.stage], at->plan.parity);
+    const int4 *planned = (const int4 *)&s->plan[at->plan.stage];
+    int4 step = planned[0], bits = planned[1];
+    release(&s->plan_empty[at->plan.stage]);
+    at->plan.advance();
     fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
-    if (threadIdx.x < FL_ATTN_TILE_KEYS / 32) s->step[at->k.stage].bits[threadIdx.x] = step->word;
-    __syncwarp();
-    if (threadIdx.x == 0) {
-        prefill_step *out = &s->step[at->k.stage];
-        out->key[0] = step->key[0];
-        out->key[1] = step->key[1];
-        out->flags = step->flags;
-        out->part = step->part;
-        load_keys<NOPE>(s, &maps->part[step->part], at->k.stage, head, {step->key[0], step->key[1]});
+    if (fl_elect_one()) {
+        int4 *out = (int4 *)&s->step[at->k.stage];
+        out[0] = make_int4(step.x, step.y, step.z, __float_as_int(step.w ? biases.y : biases.x));
+        out[1] = bits;
+        if (step.z & STEP_NONE) fl_barrier_arrive(&s->k_full[at->k.stage]);
+        else load_keys<NOPE>(s, &maps->part[step.w], at->k.stage, head, {step.x, step.y});
     }
     __syncwarp();
     at->k.advance();
+    return step;
 }
 
-/* By the whole first warp: it walks and counts in step, lane 0 talks to barriers and copy engine. K of a tile goes
- * before V of the tile before, as the consumers want them; rows come when those of the task before have been used. */
+/* By one warp: all lanes wait, one talks to the copy engine. K of a tile goes before V of the tile before, as the
+ * consumers want them; rows come when those of the task before have been used. */
 template <int NOPE, class SHARED>
 FL_DEVICE void produce_task(SHARED *s, const prefill_maps *maps, const fl_prefill_call *c, prefill_task task,
                             ring_places<SHARED::STAGES> *at) {
-    prefill_plan plan = {task};
-    planned_step step = {}, next = {}, before;
-    open_part(c, s->listed, &plan);
-    bool more = plan_step(c, s->listed, &plan, &step);
-    if (!more) {
-        produce_nothing(s, at);
-        return;
+    float2 biases = make_float2(bias_of(&c->part[0], task.head), bias_of(&c->part[1], task.head));
+    int4 step = produce_keys<NOPE>(s, maps, task.head, biases, at);
+    if (step.z & STEP_NONE) return;
+    fl_barrier_wait(&s->q_empty, at->q_parity ^ 1);
+    if (fl_elect_one()) load_queries(s, maps, task.tile * FL_ATTN_TILE_ROWS, task.head);
+    __syncwarp();
+    at->q_parity ^= 1;
+    while (!(step.z & STEP_LAST)) {
+        int4 before = step;
+        step = produce_keys<NOPE>(s, maps, task.head, biases, at);
+        produce_values<NOPE>(s, maps, task.head, before, at);
     }
-    for (bool first = true; more; first = false) {
-        before = step;
-        if (!first) step = next;
-        more = plan_step(c, s->listed, &plan, &next);
-        if (!more) step.flags |= STEP_LAST;
-        produce_keys<NOPE>(s, maps, task.head, &step, at);
-        if (!first) {
-            produce_values<NOPE>(s, maps, task.head, &before, at);
-            continue;
-        }
-        fl_barrier_wait(&s->q_empty, at->q_parity ^ 1);
-        if (threadIdx.x == 0) load_queries(s, maps, task.tile * FL_ATTN_TILE_ROWS, task.head);
-        __syncwarp();
-        at->q_parity ^= 1;
-    }
-    produce_values<NOPE>(s, maps, task.head, &step, at);
+    produce_values<NOPE>(s, maps, task.head, step, at);
 }
 
 template <int NOPE, class SHARED>
@@ -309,7 +341,6 @@ typedef struct running {
     float m[2];               /* where the exponents of the row stand; -INFINITY: it saw nothing yet */
     float l[2];               /* this thread's part of the row's sum */
     float bias;               /* of the head: in every score of the tile in hand */
-    float biases[2];          /* of the call's parts */
     uint32_t zero;            /* what the compiler does not know to be 0 */
     float shift[2], scale[2]; /* of the tile in hand: off each score; what the sums so far shrink by */
 } running;
@@ -516,17 +547,12 @@ FL_DEVICE void note_row_ranges(SHARED *s, const fl_attn_keys *k, int32_t tile, i
     __syncwarp();
 }
 
-FL_DEVICE void release(uint64_t *barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) fl_barrier_arrive(barrier);
-}
-
 /* Masks and frees the scores' tile, and the task's rows behind the last one; moves the origins. False: the last. */
 template <class SHARED>
 FL_DEVICE bool weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run) {
     const prefill_step *step = &shared->step[stage];
     int32_t flags = step->flags;
-    run->bias = step->part ? run->biases[1] : run->biases[0];
+    run->bias = __int_as_float(step->part_or_bias);
     if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
     if (flags & STEP_BITS) hide_by_bits(s, step->bits);
     release(&shared->k_empty[stage]);
@@ -579,8 +605,6 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     float o[N], s[64];
     uint32_t p[8][4];
     running run;
-#pragma unroll
-    for (int i = 0; i < 2; i++) run.biases[i] = c->part[i].key_bias ? c->part[i].key_bias[task.head] : 0;
     run.zero = (uint32_t)(c->rows >> 31); /* 0, for there is no negative number of rows */
     start_sums(o, &run);
     wait_for_keys(shared, &at->k);
@@ -662,6 +686,10 @@ template <class SHARED> FL_DEVICE void start_barriers(SHARED *s) {
             fl_barrier_init(&s->k_empty[i], CONSUMER_WARPS);
             fl_barrier_init(&s->v_empty[i], CONSUMER_WARPS);
         }
+        for (int32_t i = 0; i < PLANS; i++) {
+            fl_barrier_init(&s->plan_full[i], 1);
+            fl_barrier_init(&s->plan_empty[i], 1);
+        }
         fl_barrier_init_fence();
     }
     __syncthreads();
@@ -678,6 +706,7 @@ static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     if (__shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0) == 0) {
         fl_registers_release<72>();
         if (threadIdx.x < 32) produce<NOPE>(shared, &maps, &c);
+        else if (threadIdx.x < 64) plan_tasks(shared, &c);
     } else {
         fl_registers_claim<216>();
         consume<NOPE, ROPE, V>(shared, &c);
