@@ -92,7 +92,7 @@ static fl_err use_tokens(document *d, const call *c) {
 
 /* ---- calls ---- */
 
-/* The last call but one, and means behind it. On a device only: there both in one keep the running state on the chip. */
+/* The last call but one, with means behind it, on a device: both in one keep the running state on the chip there. */
 static bool is_before_means(const document *d, const call *c) {
     return d->t->w->be->device && c->kind == CALL_SPLIT && d->n_done == d->n_calls - 1 && d->n_blocks > 0 &&
            !d->t->attend->drop_means;

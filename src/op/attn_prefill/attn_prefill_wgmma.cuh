@@ -1,12 +1,13 @@
 /* attn_prefill on Hopper's tensor cores.
  *
- * Grid: one block a multiprocessor, each takes every gridDim-th task; a task is a tile of 128 rows and a head.
- * Block: 384 threads. Warpgroup 0 gives most of its registers away; its second warp walks over the visible keys
- * (attn_prefill_tiles.h), its first has the copy engine bring tiles of 128 keys into the stages of K and of V, those
- * of the next task while this one's results are written. Warpgroups 1 and 2 own 64 rows each. Shared: 208 KiB of tiles at
- * 192/128. Bound by the tensor cores, if the exponentials of tile j + 1 hide behind the product P V of tile j: so QK
- * of j + 1 and PV of j are issued together, and the softmax of j + 1 runs once the first of the two is done. With 64
- * columns of V that is too short: exponentials hide behind the other group's products, and the groups take turns.
+ * Grid: as many blocks as multiprocessors, or as few as need as many rounds; each takes every gridDim-th task; a task
+ * is a tile of 128 rows and a head. Block: 384 threads. Warpgroup 0 gives most of its registers away; its second warp
+ * walks over the visible keys (attn_prefill_tiles.h), its first has the copy engine bring tiles of 128 keys into the
+ * stages of K and of V, those of the next task while this one's results are written. Warpgroups 1 and 2 own 64 rows
+ * each. Shared: 208 KiB of tiles at 192/128. Bound by the tensor cores, if the exponentials of tile j + 1 hide behind
+ * the product P V of tile j: so QK of j + 1 and PV of j are issued together, and the softmax of j + 1 runs once the
+ * first of the two is done. With 64 columns of V that is too short: exponentials hide behind the other group's
+ * products, and the groups take turns.
  *
  * Keys come as two boxes of 64 at any place, so that two blocks of a list make one full tile. K's nope part and V
  * lie in kv, rope parts of K in k_pe; a box is 64 columns wide, beyond a tensor's edge it is zeros, which nothing
@@ -204,8 +205,7 @@ template <class SHARED> FL_DEVICE void put_step(SHARED *s, const planned_step *s
     at->advance();
 }
 
-/* By one warp, for which walking takes about as long as the consumers take for a tile: of its own, so that no copy waits
- * for it. */
+/* By a warp of its own: walking takes about as long as consumers need for a tile, and no copy should wait for it. */
 template <class SHARED> FL_DEVICE void plan_tasks(SHARED *s, const fl_prefill_call *c) {
     ring_place<PLANS> at;
     for (uint32_t i = blockIdx.x; i < c->n_tasks; i += gridDim.x) {
