@@ -67,14 +67,15 @@ FL_DEVICE void join_scores(const pair_thread &w, pairs_board *pb, int32_t turn, 
 }
 
 /* -INFINITY where keys from position `first` on are not seen. */
-FL_DEVICE void hide_keys(const pairs_board *pb, int32_t first, chunk_scores &sum) {
-    int32_t row = threadIdx.x % 32 / 4, key = first + threadIdx.x % 4 * 2;
+template <int FORM> FL_DEVICE void hide_keys(const pairs_board *pb, int32_t first, chunk_scores &sum) {
+    int32_t row = threadIdx.x % 32 / 4, key = first + key_of_column<FORM>(threadIdx.x % 4 * 2);
 #pragma unroll
     for (int32_t half = 0; half < 2; half++) {
         const sight s = pb->b.sights[row + 8 * half];
 #pragma unroll
         for (int32_t i = 0; i < 2 * TILES_OF_KEYS; i++)
-            if (!sees(s, key + i / 2 * TILE_KEYS + i % 2, 1)) sum[i / 2][2 * half + i % 2] = -INFINITY;
+            if (!sees(s, key + own_key<FORM>(i % 4) + i / 4 * 16, 1))
+                sum[i / 2][2 * half + i % 2] = -INFINITY;
     }
 }
 
@@ -92,8 +93,9 @@ template <int FORM> FL_DEVICE void rescale(const float (&scale)[2], pairs_state<
 
 /* P of a chunk, as operands of 16 keys each. */
 template <int FORM>
-FL_DEVICE void weigh_chunk(const float (&down)[2], const chunk_scores &sum, pairs_state<FORM> *st,
-                           uint32_t (&weights)[STEPS][4]) {
+FL_DEVICE void weigh_chunk(const pair_thread &w, const pairs_board *pb, const chunk_scores &sum,
+                           pairs_state<FORM> *st, uint32_t (&weights)[STEPS][4]) {
+    const float down[2] = {pb->down[w.lane / 4], pb->down[w.lane / 4 + 8]};
     float top[2], from[2];
 #pragma unroll
     for (int32_t row = 0; row < 2; row++) {
@@ -130,7 +132,7 @@ FL_DEVICE void weigh_chunk(const float (&down)[2], const chunk_scores &sum, pair
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-/* P of 16 keys times fp8's scales at keys 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of them. */
+/* P of 16 keys times fp8's scales at the thread's four. */
 FL_DEVICE void scale_bf16(const uint32_t (&weights)[4], const float (&scales)[4], uint32_t (&out)[4]) {
 #pragma unroll
     for (int32_t i = 0; i < 4; i++)
@@ -143,12 +145,12 @@ FL_DEVICE void add_codes(const pair_thread &w, const uint8_t *chunk, int32_t fir
                          const uint32_t (&weights)[4], pairs_state<FORM_INT4> *st) {
     typedef pairs<FORM_INT4> S;
     const uint32_t *scales =
-        (const uint32_t *)(chunk + S::REST) + (first + w.column * 2) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
+        (const uint32_t *)(chunk + S::REST) + (first + w.column) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
     const uint8_t *box = chunk + w.half * BOX_BYTES + first * ROW;
     uint32_t fit[4][4];
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) { /* the thread's keys: 0, 1, 8, 9 from its first on */
-        uint4 four = *(const uint4 *)(scales + (i / 2 * 8 + i % 2) * S::KEY_GROUPS);
+    for (int32_t i = 0; i < 4; i++) {
+        uint4 four = *(const uint4 *)(scales + own_key<FORM_INT4>(i) * S::KEY_GROUPS);
         fit[i][0] = four.x, fit[i][1] = four.y, fit[i][2] = four.z, fit[i][3] = four.w;
     }
 #pragma unroll
@@ -175,7 +177,7 @@ FL_DEVICE void add_codes(const pair_thread &w, const uint8_t *chunk, int32_t fir
 FL_DEVICE void add_rest(const pair_thread &w, int32_t n, const uint8_t *chunk, int32_t first,
                         const uint32_t (&weights)[4], pairs_state<FORM_INT4> *st) {
     typedef pairs<FORM_INT4> S;
-    int32_t column = w.lane / 4, key = first + w.column * 2;
+    int32_t column = w.lane / 4, key = first + w.column;
     bool outlier = column >= 4 && n > 0;
     const uint8_t *from = chunk + S::REST + (w.half * S::OWN_GROUPS + column % 4) * 4 + 2;
     int32_t key_bytes = S::KEY_GROUPS * 4;
@@ -185,7 +187,8 @@ FL_DEVICE void add_rest(const pair_thread &w, int32_t n, const uint8_t *chunk, i
         key_bytes = n * 2;
     }
 #pragma unroll
-    for (int32_t i = 0; i < 4; i++) x[i] = *(const uint16_t *)(from + (key + i / 2 * 8 + i % 2) * key_bytes);
+    for (int32_t i = 0; i < 4; i++)
+        x[i] = *(const uint16_t *)(from + (key + own_key<FORM_INT4>(i)) * key_bytes);
     uint32_t low = x[0] | x[1] << 16, high = x[2] | x[3] << 16;
     if (outlier) { /* f16 holds what bf16 does but for the range */
         low = fl_pack_f16(fl_low_of_bf16x2(low), fl_high_of_bf16x2(low));
@@ -199,7 +202,7 @@ FL_DEVICE void add_codes(const pair_thread &w, const uint8_t *chunk, int32_t fir
                          const uint32_t (&weights)[4], pairs_state<FORM_FP8> *st) {
     typedef pairs<FORM_FP8> S;
     const float *scales =
-        (const float *)(chunk + S::REST) + (first + w.column * 2) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
+        (const float *)(chunk + S::REST) + (first + 2 * w.column) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
 #pragma unroll
     for (int32_t group = 0; group < S::OWN_GROUPS; group++) {
         const uint8_t *box = chunk + (w.half * S::OWN_GROUPS + group) * BOX_BYTES + first * ROW;
@@ -207,7 +210,7 @@ FL_DEVICE void add_codes(const pair_thread &w, const uint8_t *chunk, int32_t fir
         uint32_t scaled[4];
 #pragma unroll
         for (int32_t i = 0; i < 4; i++)
-            scale[i] = scales[(i / 2 * 8 + i % 2) * S::KEY_GROUPS + group] * FL_PAIRS_HALF;
+            scale[i] = scales[own_key<FORM_FP8>(i) * S::KEY_GROUPS + group] * FL_PAIRS_HALF;
         scale_bf16(weights, scale, scaled);
 #pragma unroll
         for (int32_t two = 0; two < S::PIECES / 2; two++) {
@@ -379,13 +382,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     open_pairs_q<FORM>(p, t, runs, pb);
     pairs_state<FORM> st = {};
     st.m[0] = st.m[1] = -INFINITY;
-    const pair_thread w = pair_thread_of();
-    const float down[2] = {pb->down[q_lane(0)], pb->down[q_lane(1)]};
+    const pair_thread w = pair_thread_of<FORM>();
     uint8_t *stages = shared + w.pair * S::STAGES * r.stage_bytes, *at = stages;
     int32_t stage = 0, parity = 0;
+    seen_page page = own_pages(pb)[0];
 #pragma unroll 1
     for (int32_t i = 0; i < n; i++) {
-        seen_page page = own_pages(pb)[i];
         chunk_scores sum;
         uint32_t weights[STEPS][4];
         fl_barrier_wait(&pb->full[w.pair][stage], (uint32_t)parity);
@@ -393,21 +395,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
             blank_chunk<FORM>(r, t.last_pos + 1 - (~page.first + own_keys()), at);
             pair_sync();
         }
-        score_pe(w, pb, at + S::K_PE, sum);
-        if constexpr (S::INT4) {
-            score_minima(w, pb, at, sum);
-            if (p.kv.n_outliers > 0) score_outliers(w, p.kv.n_outliers, pb, at, sum);
-        }
-        score_codes<FORM>(w, pb, at, sum);
+        score_chunk<FORM>(w, p.kv.n_outliers, pb, at, sum);
         join_scores(w, pb, i % 2, sum); /* and both warps are done with the chunk before, which makes room */
         if (i > 0 && i - 1 + S::STAGES < n) feed_pair<FORM>(r, shared, pb, i - 1 + S::STAGES);
-        if (page.first < 0) hide_keys(pb, ~page.first + own_keys(), sum);
-        weigh_chunk(down, sum, &st, weights);
+        if (page.first < 0) hide_keys<FORM>(pb, ~page.first + own_keys(), sum);
+        weigh_chunk(w, pb, sum, &st, weights);
 #pragma unroll
         for (int32_t step = 0; step < STEPS; step++) {
             add_codes(w, at, step * 16, weights[step], &st);
             if constexpr (S::INT4) add_rest(w, p.kv.n_outliers, at, step * 16, weights[step], &st);
         }
+        page = own_pages(pb)[min(i + 1, n - 1)];
         at += r.stage_bytes;
         if (++stage == S::STAGES) stage = 0, parity ^= 1, at = stages;
     }

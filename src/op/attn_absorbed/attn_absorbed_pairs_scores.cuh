@@ -87,8 +87,7 @@ FL_DEVICE void pair_sync(void) {
     fl_named_barrier_wait(1 + pair_of(), 64);
 }
 
-/* A thread's place again and what follows from it, for the loop over chunks: kept, because compilers prefer to find it
- * anew in each turn. */
+/* A thread's place again and what follows from it, for the loop over chunks. */
 typedef struct pair_thread {
     int32_t pair, half, lane, column; /* lane % 4 */
     uint32_t score_row, value_row;    /* as the functions say */
@@ -313,48 +312,53 @@ FL_DEVICE void open_pairs_q(const params &p, const task &t, const pairs_q_runs &
 
 /* ---- scores ---------------------------------------------------------------------------------------------------- */
 
-/* S of a warp: of each 8 keys, in a thread rows lane / 4 and + 8, keys 2 (lane % 4) and + 1. */
+/* S of a warp: of each 8 keys, in a thread rows lane / 4 and + 8, columns 2 (lane % 4) and + 1. */
 typedef float chunk_scores[TILES_OF_KEYS][4];
 
-/* Where this thread's row of four 8x8 matrices begins in a box: of keys 0-7, 0-7, 8-15, 8-15 and pieces 0, 1, 0, 1
- * of 16 bytes; or, for values, the same with keys and pieces the other way round. Pieces 2 i on: exclusive or 32 i. */
-FL_DEVICE uint32_t score_row(void) {
-    uint32_t lane = threadIdx.x % 32;
-    return (lane % 8 + lane / 16 * 8) * ROW + (lane / 8 % 2 ^ lane % 8) * 16;
+/* The key that is column 0 .. 7 of products. int4: two side by side are four keys apart, so that the scales of four
+ * threads' keys lie on other banks; fp8's do as they come. */
+template <int FORM> FL_DEVICE int32_t key_of_column(int32_t column) {
+    return FORM == FORM_INT4 ? column / 2 + column % 2 * 4 : column;
 }
 
-FL_DEVICE uint32_t value_row(void) {
-    uint32_t lane = threadIdx.x % 32;
-    return (lane % 8 + lane / 8 % 2 * 8) * ROW + (lane / 16 ^ lane % 8) * 16;
+/* A thread's keys of each 16: 0, 1 of the first 8 columns, 2, 3 of the others; how far key i is from key 0. */
+template <int FORM> FL_DEVICE int32_t own_key(int32_t i) {
+    return FORM == FORM_INT4 ? i * 4 : i / 2 * 8 + i % 2;
 }
 
-FL_DEVICE pair_thread pair_thread_of(void) {
+/* Where the row of this thread begins in a box of which four 8x8 matrices are read: of columns 0-7, 0-7, 8-15, 8-15 and
+ * pieces 0, 1, 0, 1 of 16 bytes; or, for values, the same with columns and pieces the other way round. Pieces 2 i on:
+ * exclusive or 32 i. */
+template <int FORM> FL_DEVICE uint32_t score_row(void) {
+    uint32_t lane = threadIdx.x % 32, key = key_of_column<FORM>(lane % 8);
+    return (key + lane / 16 * 8) * ROW + (lane / 8 % 2 ^ key) * 16;
+}
+
+template <int FORM> FL_DEVICE uint32_t value_row(void) {
+    uint32_t lane = threadIdx.x % 32, key = key_of_column<FORM>(lane % 8);
+    return (key + lane / 8 % 2 * 8) * ROW + (lane / 16 ^ key) * 16;
+}
+
+template <int FORM> FL_DEVICE pair_thread pair_thread_of(void) {
     int32_t lane = threadIdx.x % 32;
-    pair_thread w = {pair_of(), half_of(), lane, lane % 4, score_row(), value_row()};
-    asm volatile(""
-                 : "+r"(w.pair), "+r"(w.half), "+r"(w.lane), "+r"(w.column), "+r"(w.score_row),
-                   "+r"(w.value_row));
+    pair_thread w = {pair_of(), half_of(), lane, lane % 4, score_row<FORM>(), value_row<FORM>()};
+    /* Kept in registers: the compiler would find it anew in each turn. int4 has none left for that. */
+    if (FORM == FORM_FP8)
+        asm volatile("" : "+r"(w.pair), "+r"(w.half), "+r"(w.lane), "+r"(w.score_row), "+r"(w.value_row));
     return w;
 }
 
-/* k_pe's part: the warp's half of it. */
-FL_DEVICE void score_pe(const pair_thread &w, const pairs_board *pb, const uint8_t *box, chunk_scores &sum) {
+/* k_pe's part: step 0 or 1 of the warp's half of it. */
+FL_DEVICE void score_pe(const pair_thread &w, const pairs_board *pb, const uint8_t *box, int32_t step,
+                        chunk_scores &sum) {
+    uint32_t q[4], b[4];
+    take_operand(pb->q[WIDE_LATENT / 16 + 2 * w.half + step], w.lane, q);
+    const uint8_t *row = box + (w.score_row ^ (2 * w.half + step) * 32);
 #pragma unroll
-    for (int32_t step = 0; step < 2; step++) {
-        uint32_t q[4], b[4];
-        take_operand(pb->q[WIDE_LATENT / 16 + 2 * w.half + step], w.lane, q);
-        const uint8_t *row = box + (w.score_row ^ (2 * w.half + step) * 32);
-#pragma unroll
-        for (int32_t n = 0; n < TILES_OF_KEYS; n += 2) {
-            fl_load_matrices(b, row + n * TILE_KEYS * ROW);
-            if (step == 0) {
-                fl_mma_bf16_first(sum[n], q, b[0], b[1]);
-                fl_mma_bf16_first(sum[n + 1], q, b[2], b[3]);
-            } else {
-                fl_mma_bf16(sum[n], q, b[0], b[1]);
-                fl_mma_bf16(sum[n + 1], q, b[2], b[3]);
-            }
-        }
+    for (int32_t n = 0; n < TILES_OF_KEYS; n += 2) {
+        fl_load_matrices(b, row + n * TILE_KEYS * ROW);
+        fl_mma_bf16(sum[n], q, b[0], b[1]);
+        fl_mma_bf16(sum[n + 1], q, b[2], b[3]);
     }
 }
 
@@ -362,8 +366,9 @@ FL_DEVICE void score_pe(const pair_thread &w, const pairs_board *pb, const uint8
 FL_DEVICE void score_minima(const pair_thread &w, const pairs_board *pb, const uint8_t *chunk,
                             chunk_scores &sum) {
     typedef pairs<FORM_INT4> S;
-    const uint32_t *fits = (const uint32_t *)(chunk + S::REST) + w.lane / 4 * S::KEY_GROUPS +
-                           w.half * S::OWN_GROUPS + w.column % 2 * 2;
+    const uint32_t *fits = (const uint32_t *)(chunk + S::REST) +
+                           key_of_column<FORM_INT4>(w.lane / 4) * S::KEY_GROUPS + w.half * S::OWN_GROUPS +
+                           w.column % 2 * 2;
     uint32_t a[4];
     take_operand(pb->sums_of_groups[w.half], w.lane, a);
 #pragma unroll
@@ -379,7 +384,8 @@ FL_DEVICE void score_outliers(const pair_thread &w, int32_t n, const pairs_board
                               chunk_scores &sum) {
     typedef pairs<FORM_INT4> S;
     int32_t k = w.half * 4 + w.column * 2;
-    const uint16_t *kept = (const uint16_t *)(chunk + S::REST + S::SCALES) + w.lane / 4 * n + k;
+    const uint16_t *kept =
+        (const uint16_t *)(chunk + S::REST + S::SCALES) + key_of_column<FORM_INT4>(w.lane / 4) * n + k;
     uint2 operand = pb->outliers[w.half][w.lane];
     const uint32_t q[4] = {operand.x, operand.y, 0, 0};
 #pragma unroll
@@ -424,41 +430,47 @@ FL_DEVICE void score_pieces(const pair_thread &w, const uint4 (*q_parts)[32], co
     }
 }
 
-/* Codes' part: the warp's half of the dimensions, group by group. */
+/* d of a group times its scales. */
 template <int FORM>
-FL_DEVICE void score_codes(const pair_thread &w, const pairs_board *pb, const uint8_t *chunk,
-                           chunk_scores &sum) {
+FL_DEVICE void scale_group(const uint32_t *scales, bool first, const chunk_scores &d, chunk_scores &sum) {
     typedef pairs<FORM> S;
+#pragma unroll
+    for (int32_t i = 0; i < 2 * TILES_OF_KEYS; i++) {
+        uint32_t bits = scales[(own_key<FORM>(i % 4) + i / 4 * 16) * S::KEY_GROUPS];
+        float scale = S::INT4 ? fl_low_of_f16x2(bits) : __uint_as_float(bits);
+#pragma unroll
+        for (int32_t k = i % 2; k < 4; k += 2)
+            sum[i / 2][k] = first ? scale * d[i / 2][k] : fmaf(scale, d[i / 2][k], sum[i / 2][k]);
+    }
+}
+
+/* The warp's half of the dimensions: codes group by group, all else among them, where products of codes wait for one
+ * another. */
+template <int FORM>
+FL_DEVICE void score_chunk(const pair_thread &w, int32_t n_outliers, const pairs_board *pb,
+                           const uint8_t *chunk, chunk_scores &sum) {
+    typedef pairs<FORM> S;
+    enum { TURNS = S::PIECES / 2 }; /* of two pieces, of a group */
+    chunk_scores d;
     const uint8_t *boxes = chunk + w.half * (S::BOXES / 2) * BOX_BYTES;
     const uint4(*q_parts)[32] = pb->q + w.half * 16;
-    const uint32_t *scales =
-        (const uint32_t *)(chunk + S::REST) + w.column * 2 * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
+    const uint32_t *scales = (const uint32_t *)(chunk + S::REST) +
+                             (S::INT4 ? w.column : 2 * w.column) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
 #pragma unroll
-    for (int32_t two = 0; two < S::OWN_GROUPS; two += 2) {
-        uint2 fit[TILES_OF_KEYS][2];
-#pragma unroll
-        for (int32_t i = 0; i < 2 * TILES_OF_KEYS; i++)
-            fit[i / 2][i % 2] = *(const uint2 *)(scales + (i / 2 * TILE_KEYS + i % 2) * S::KEY_GROUPS + two);
-#pragma unroll
-        for (int32_t group = two; group < two + 2; group++) {
-            chunk_scores d;
-#pragma unroll
-            for (int32_t i = 0; i < S::PIECES / 2; i++) {
-                /* Two pieces on: the rows of int4's groups, boxes of fp8's. */
-                int32_t at = S::INT4 ? group : i;
-                const uint8_t *box = boxes + (S::INT4 ? 0 : group * BOX_BYTES);
-                score_pieces<FORM>(w, q_parts + (S::INT4 ? group * 4 : group * 8 + i * 2),
-                                   box + (w.score_row ^ at * 32), i == 0, d);
-            }
-#pragma unroll
-            for (int32_t i = 0; i < 2 * TILES_OF_KEYS; i++) {
-                uint32_t bits = group == two ? fit[i / 2][i % 2].x : fit[i / 2][i % 2].y;
-                float scale = S::INT4 ? fl_low_of_f16x2(bits) : __uint_as_float(bits);
-                sum[i / 2][i % 2] = fmaf(scale, d[i / 2][i % 2], sum[i / 2][i % 2]);
-                sum[i / 2][2 + i % 2] = fmaf(scale, d[i / 2][2 + i % 2], sum[i / 2][2 + i % 2]);
-            }
+    for (int32_t turn = 0; turn < S::OWN_GROUPS * TURNS; turn++) {
+        int32_t group = turn / TURNS, i = turn % TURNS, other = turn - TURNS; /* behind the first group */
+        /* Two pieces on: the rows of int4's groups, boxes of fp8's. */
+        const uint8_t *box = boxes + (S::INT4 ? 0 : group * BOX_BYTES);
+        const uint4(*q)[32] = q_parts + turn * (S::INT4 ? 4 : 2);
+        score_pieces<FORM>(w, q, box + (w.score_row ^ (S::INT4 ? group : i) * 32), i == 0, d);
+        if (other >= 0 && other < 2) score_pe(w, pb, chunk + S::K_PE, other, sum);
+        if constexpr (S::INT4) {
+            if (other == 2) score_minima(w, pb, chunk, sum);
         }
+        if (i == TURNS - 1) scale_group<FORM>(scales + group, group == 0, d, sum);
     }
+    if constexpr (S::INT4)
+        if (n_outliers > 0) score_outliers(w, n_outliers, pb, chunk, sum);
 }
 
 #endif
