@@ -26,6 +26,7 @@ static fl_err measure_with(const fl_options *options, int32_t depth, fl_rate_sam
     if (err == FL_ERR_OK) err = fl_rates_measure(b.engine, &m, samples);
     if (err == FL_ERR_OK) {
         fl_engine_get_info(b.engine, &info);
+        out->recorded = info.graphs;
         snprintf(out->source, sizeof out->source, "%s, %d threads, %.100s", info.backend, info.n_threads,
                  options->synthetic ? options->synthetic : options->operands.items[0]);
     }
@@ -52,6 +53,7 @@ fl_err fl_bench_rates_measure(const fl_options *options, fl_rates *out) {
     }
     if (err == FL_ERR_OK) err = fl_rates_fit(&samples, out);
     memcpy(out->source, named.source, sizeof out->source);
+    out->recorded = named.recorded;
     fl_rate_samples_close(&samples);
     return err;
 }

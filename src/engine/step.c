@@ -7,10 +7,6 @@
 
 enum { ROTATED_ROWS = 256 }; /* of a task */
 
-/* FLOPs of a layer on which a device works far longer than the host issues its ops, about 0.2 ms: such a step gains
- * nothing as a recording. */
-static const double RECORDED_LAYER_FLOPS = 3e11;
-
 typedef struct building {
     fl_engine *e;
     fl_request *prefill; /* or NULL */
@@ -299,9 +295,9 @@ static void find_bucket(building *b, int32_t pos) {
     fl_engine *e = b->e;
     const fl_graph_piece piece = {b->document_rows, b->tail_rows, pos};
     if (!e->graphs || e->be->watched || e->spare_page < 0 || b->n_decode > 0) return;
-    b->bucketed = b->prefill->n_scored == 0 && b->cost < RECORDED_LAYER_FLOPS * e->config->layers &&
-                  fl_graphs_bucket(e->graphs, &e->attending.attend, &piece, &b->bucket) &&
-                  bucket_fits(e, &b->bucket);
+    b->bucketed = b->prefill->n_scored == 0 &&
+                  fl_graph_wants(&e->attending.attend, &piece, b->cost / e->config->layers) &&
+                  fl_graphs_bucket(e->graphs, &piece, &b->bucket) && bucket_fits(e, &b->bucket);
     if (!b->bucketed) tell_outside(b, pos);
 }
 
@@ -579,8 +575,8 @@ fl_err fl_step_try_piece(fl_engine *e, const fl_graph_piece *piece, const int32_
                   .logit_rows = e->logit_rows,
                   .plain = way != FL_STEP_RECORDED};
     b.bucketed = way != FL_STEP_AS_IT_IS && e->spare_page >= 0 &&
-                 fl_graphs_bucket(e->graphs, &e->attending.attend, piece, &b.bucket) &&
-                 bucket_fits(e, &b.bucket);
+                 fl_graph_wants(&e->attending.attend, piece, 0) &&
+                 fl_graphs_bucket(e->graphs, piece, &b.bucket) && bucket_fits(e, &b.bucket);
     if (way != FL_STEP_AS_IT_IS && !b.bucketed)
         return FL_FAIL(FL_ERR_UNSUPPORTED,
                        "%d document and %d tail rows at position %d are outside all buckets",

@@ -13,6 +13,10 @@ enum {
     TAIL_STEP_BEHIND = 64 /* of a tail behind document rows, beside which it weighs little */
 };
 
+/* On a layer of so many FLOPs a device works far longer than the host issues its ops, about 0.2 ms: a recording gains
+ * nothing. */
+static const double LAYER_FLOPS_MAX = 3e11;
+
 typedef struct entry {
     fl_graph_shape shape;
     int64_t last_use;        /* 0 = free */
@@ -83,17 +87,20 @@ static int32_t bucket_of(int32_t rows, int32_t step) {
     return (rows + step - 1) / step * step;
 }
 
-bool fl_graphs_bucket(const fl_graphs *g, const fl_attend *attend, const fl_graph_piece *piece,
-                      fl_graph_piece *out) {
+bool fl_graph_wants(const fl_attend *attend, const fl_graph_piece *piece, double layer_flops) {
     bool documents = piece->document_rows > 0;
-    if (!g || g->fault[0] || g->be->watched || (documents && (piece->pos > 0 || attend->blocks)) ||
-        attend->probe || piece->document_rows > FL_GRAPH_DOCUMENT_ROWS_MAX ||
-        piece->tail_rows > FL_GRAPH_TAIL_ROWS_MAX)
+    if (layer_flops > LAYER_FLOPS_MAX || attend->probe || (documents && (piece->pos > 0 || attend->blocks)))
         return false;
-    *out =
-        (fl_graph_piece){.document_rows = bucket_of(piece->document_rows, DOCUMENT_STEP),
-                         .tail_rows = bucket_of(piece->tail_rows, documents ? TAIL_STEP_BEHIND : TAIL_STEP),
-                         .pos = piece->pos};
+    return piece->document_rows <= FL_GRAPH_DOCUMENT_ROWS_MAX && piece->tail_rows <= FL_GRAPH_TAIL_ROWS_MAX &&
+           piece->pos < FL_GRAPH_TOKENS_MAX;
+}
+
+bool fl_graphs_bucket(const fl_graphs *g, const fl_graph_piece *piece, fl_graph_piece *out) {
+    int32_t tail_step = piece->document_rows > 0 ? TAIL_STEP_BEHIND : TAIL_STEP;
+    if (!g || g->fault[0] || g->be->watched) return false;
+    *out = (fl_graph_piece){.document_rows = bucket_of(piece->document_rows, DOCUMENT_STEP),
+                            .tail_rows = bucket_of(piece->tail_rows, tail_step),
+                            .pos = piece->pos};
     int32_t end = piece->pos + out->document_rows + out->tail_rows;
     return end <= g->ctx_tokens && end <= FL_GRAPH_TOKENS_MAX;
 }

@@ -45,11 +45,14 @@ typedef struct fl_graph_piece {
     int32_t document_rows, tail_rows, pos;
 } fl_graph_piece;
 
-/* The bucket of a piece: the rows that its step is to have, at most a quarter too many. False: there is none, since the
- * piece is too long, lies too far down its timeline or the context ends too soon, or documents with block lists
- * (whose rows are counted) or from a position other than 0; or nothing is recorded now. `graphs` may be NULL. */
-bool fl_graphs_bucket(const fl_graphs *graphs, const fl_attend *attend, const fl_graph_piece *piece,
-                      fl_graph_piece *bucket);
+/* Whether a piece whose layers take so many FLOPs may have a bucket: not if the device works far longer on a layer than
+ * the host issues it, if it is too long or lies too far down its timeline, nor documents with block lists (whose rows
+ * are counted) or from a position other than 0. */
+bool fl_graph_wants(const fl_attend *attend, const fl_graph_piece *piece, double layer_flops);
+
+/* The bucket of a piece that may have one: the rows that its step is to have, at most a quarter too many. False: the
+ * context ends too soon, or nothing is recorded now. `graphs` may be NULL. */
+bool fl_graphs_bucket(const fl_graphs *graphs, const fl_graph_piece *piece, fl_graph_piece *bucket);
 
 /* One row each of some timelines, none of a document, logits of all of them in order; or a piece in its bucket.
  * `graphs` may be NULL. */

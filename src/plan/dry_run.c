@@ -54,6 +54,11 @@ void fl_dry_run_close(fl_dry_run *dry) {
     free(dry);
 }
 
+fl_dry_facts fl_dry_run_facts(const fl_dry_run *dry) {
+    static const fl_attend everything = {0};
+    return (fl_dry_facts){dry->attend ? dry->attend : &everything, dry->shapes->config.layers};
+}
+
 int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry) {
     return dry->shapes->memory_bytes;
 }

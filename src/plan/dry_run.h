@@ -36,6 +36,13 @@ int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 /* Of the routed experts of all layers; 0 without any. */
 int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry);
 
+/* What it was opened for. */
+typedef struct fl_dry_facts {
+    const fl_attend *attend;
+    int32_t layers;
+} fl_dry_facts;
+fl_dry_facts fl_dry_run_facts(const fl_dry_run *dry);
+
 /* Document rows come in multiples of it (fl_policy_tile_rows). */
 int32_t fl_dry_run_tile_rows(const fl_dry_run *dry);
 

@@ -52,6 +52,7 @@ typedef struct fl_rate {
 typedef struct fl_rates {
     fl_rate of[FL_N_RATES];
     bool measured;    /* else roofs */
+    bool recorded;    /* on a device whose short steps of prompts are recordings, which nobody issues */
     char source[160]; /* whose they are: "NVIDIA H20, datasheet", "avx512, 2 threads, spark-66m" */
 } fl_rates;
 

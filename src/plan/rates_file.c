@@ -9,8 +9,8 @@
 enum { FORMAT = 1, FILE_BYTES_MAX = 1 << 20 };
 
 static json_t *rates_json(const fl_rates *rates) {
-    json_t *root = json_pack("{s:i, s:s, s:b, s:{}}", "format", FORMAT, "source", rates->source, "measured",
-                             (int)rates->measured, "rates");
+    json_t *root = json_pack("{s:i, s:s, s:b, s:b, s:{}}", "format", FORMAT, "source", rates->source,
+                             "measured", (int)rates->measured, "recorded", (int)rates->recorded, "rates");
     for (int32_t i = 0; root && i < FL_N_RATES; i++) {
         const fl_rate *r = &rates->of[i];
         json_t *item = json_pack("{s:f, s:f, s:f, s:f, s:I, s:f}", "call_s", r->call_s, "fp8_flop_s",
@@ -70,7 +70,8 @@ static fl_err read_root(const char *path, const json_t *root, fl_rates *out) {
         return FL_FAIL(FL_ERR_DATA,
                        "%s: expected rates that `firstlight plan MODEL --measure` wrote, format %d", path,
                        FORMAT);
-    *out = (fl_rates){.measured = json_is_true(measured)};
+    *out = (fl_rates){.measured = json_is_true(measured),
+                      .recorded = json_is_true(json_object_get(root, "recorded"))};
     snprintf(out->source, sizeof out->source, "%s", source);
     for (int32_t i = 0; i < FL_N_RATES; i++)
         FL_TRY(read_rate(path, json_object_get(root, "rates"), (fl_rate_kind)i, &out->of[i]));

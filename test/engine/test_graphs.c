@@ -436,6 +436,11 @@ static void rows_that_fill_a_bucket_touch_nobody(void **state) {
     fl_engine_close(e);
 }
 
+static bool bucket(const fl_graphs *g, const fl_attend *attend, const fl_graph_piece *piece,
+                   fl_graph_piece *out) {
+    return fl_graph_wants(attend, piece, 1e9) && fl_graphs_bucket(g, piece, out);
+}
+
 static void buckets_are_a_quarter_too_large_at_most(void **state) {
     (void)state;
     fl_attend attend = {0};
@@ -447,14 +452,14 @@ static void buckets_are_a_quarter_too_large_at_most(void **state) {
     assert_int_equal(fl_graphs_open(e->be, e->config, 1 << 20, &far), FL_ERR_OK);
     int32_t n = 0;
     for (int32_t rows = 64; rows <= FL_GRAPH_DOCUMENT_ROWS_MAX; rows += 64) {
-        assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){.document_rows = rows}, &b));
+        assert_true(bucket(far, &attend, &(fl_graph_piece){.document_rows = rows}, &b));
         assert_true(b.document_rows >= rows && b.tail_rows == 0 && b.document_rows % 128 == 0);
         assert_true(b.document_rows - rows < 128 || 4 * (b.document_rows - rows) < rows);
         n += b.document_rows != before.document_rows;
         before = b;
     }
     for (int32_t rows = 1; rows <= FL_GRAPH_TAIL_ROWS_MAX; rows++) {
-        assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, rows, 1000}, &b));
+        assert_true(bucket(far, &attend, &(fl_graph_piece){0, rows, 1000}, &b));
         assert_true(b.tail_rows >= rows && b.document_rows == 0 && b.pos == 1000);
         assert_true(b.tail_rows - rows < 8 || 4 * (b.tail_rows - rows) < rows);
         n += b.tail_rows != before.tail_rows;
@@ -462,17 +467,18 @@ static void buckets_are_a_quarter_too_large_at_most(void **state) {
     }
     assert_true(n < 40);
     /* Outside. */
-    assert_false(fl_graphs_bucket(NULL, &attend, &(fl_graph_piece){0, 8, 0}, &b));
-    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){8256, 0, 0}, &b));
-    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 257, 0}, &b));
-    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){128, 8, 128}, &b));
-    assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 8, FL_GRAPH_TOKENS_MAX - 8}, &b));
-    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 8, FL_GRAPH_TOKENS_MAX - 7}, &b));
-    assert_true(fl_graphs_bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2040}, &b));
-    assert_false(fl_graphs_bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2041}, &b));
+    assert_false(bucket(NULL, &attend, &(fl_graph_piece){0, 8, 0}, &b));
+    assert_false(bucket(far, &attend, &(fl_graph_piece){8256, 0, 0}, &b));
+    assert_false(bucket(far, &attend, &(fl_graph_piece){0, 257, 0}, &b));
+    assert_false(bucket(far, &attend, &(fl_graph_piece){128, 8, 128}, &b));
+    assert_true(bucket(far, &attend, &(fl_graph_piece){0, 8, FL_GRAPH_TOKENS_MAX - 8}, &b));
+    assert_false(bucket(far, &attend, &(fl_graph_piece){0, 8, FL_GRAPH_TOKENS_MAX - 7}, &b));
+    assert_true(bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2040}, &b));
+    assert_false(bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2041}, &b));
+    assert_false(fl_graph_wants(&attend, &(fl_graph_piece){0, 8, 0}, 1e12));
     attend.blocks = true;
-    assert_true(fl_graphs_bucket(far, &attend, &(fl_graph_piece){0, 8, 256}, &b));
-    assert_false(fl_graphs_bucket(far, &attend, &(fl_graph_piece){128, 8, 0}, &b));
+    assert_true(bucket(far, &attend, &(fl_graph_piece){0, 8, 256}, &b));
+    assert_false(bucket(far, &attend, &(fl_graph_piece){128, 8, 0}, &b));
     fl_graphs_close(far);
     fl_engine_close(e);
 }

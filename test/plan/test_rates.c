@@ -178,8 +178,10 @@ static void files_come_back_or_are_refused(void **state) {
     add(&s, FL_RATE_matmul, 1e9, 1e6, 1e-3);
     assert_int_equal(fl_rates_fit(&s, &r), FL_ERR_OK);
     strcpy(r.source, "a test");
+    r.recorded = true;
     assert_int_equal(fl_rates_write(&r, path), FL_ERR_OK);
     assert_int_equal(fl_rates_read(path, &back), FL_ERR_OK);
+    assert_true(back.recorded);
     assert_string_equal(back.source, "a test");
     for (int i = 0; i < FL_N_RATES; i++) {
         near(back.of[i].flop_s, r.of[i].flop_s, 1e-5);
