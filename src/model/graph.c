@@ -14,8 +14,8 @@ enum {
 };
 
 /* On a layer of so many FLOPs a device works far longer than the host issues its ops, about 0.2 ms: a recording gains
- * nothing. */
-static const double LAYER_FLOPS_MAX = 3e11;
+ * nothing. Tail rows alone are bound by the keys they read, long before their FLOPs are many. */
+static const double LAYER_FLOPS_MAX = 3e11, TAIL_LAYER_FLOPS_MAX = 1e10;
 
 typedef struct entry {
     fl_graph_shape shape;
@@ -89,7 +89,8 @@ static int32_t bucket_of(int32_t rows, int32_t step) {
 
 bool fl_graph_wants(const fl_attend *attend, const fl_graph_piece *piece, double layer_flops) {
     bool documents = piece->document_rows > 0;
-    if (layer_flops > LAYER_FLOPS_MAX || attend->probe || (documents && (piece->pos > 0 || attend->blocks)))
+    if (layer_flops > (documents ? LAYER_FLOPS_MAX : TAIL_LAYER_FLOPS_MAX) || attend->probe ||
+        (documents && (piece->pos > 0 || attend->blocks)))
         return false;
     return piece->document_rows <= FL_GRAPH_DOCUMENT_ROWS_MAX && piece->tail_rows <= FL_GRAPH_TAIL_ROWS_MAX &&
            piece->pos < FL_GRAPH_TOKENS_MAX;

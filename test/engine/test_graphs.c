@@ -475,7 +475,9 @@ static void buckets_are_a_quarter_too_large_at_most(void **state) {
     assert_false(bucket(far, &attend, &(fl_graph_piece){0, 8, FL_GRAPH_TOKENS_MAX - 7}, &b));
     assert_true(bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2040}, &b));
     assert_false(bucket(e->graphs, &attend, &(fl_graph_piece){0, 3, 2041}, &b));
-    assert_false(fl_graph_wants(&attend, &(fl_graph_piece){0, 8, 0}, 1e12));
+    assert_false(fl_graph_wants(&attend, &(fl_graph_piece){0, 8, 0}, 2e10));
+    assert_true(fl_graph_wants(&attend, &(fl_graph_piece){128, 8, 0}, 2e10));
+    assert_false(fl_graph_wants(&attend, &(fl_graph_piece){128, 8, 0}, 1e12));
     attend.blocks = true;
     assert_true(bucket(far, &attend, &(fl_graph_piece){0, 8, 256}, &b));
     assert_false(bucket(far, &attend, &(fl_graph_piece){128, 8, 0}, &b));
