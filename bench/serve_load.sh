@@ -3,8 +3,8 @@
 #   capacity 6.5, mixed 22                  half of the seconds of prefill in long prompts; mixed needs capacity's result
 #   capacity-tokens 6.5, mixed-tokens 22    half of the prompt tokens in long prompts; the same
 #   equal 1, overload 4, streams 1, stalled 4, disconnects 5
-# All, without one named. A part may use the result of an earlier call. Node.js 20 or later. Results: BUILD/bench/serve/PART.json, and of all parts found there
-# bench/results/serve-DATE-MACHINE.jsonl and .md.
+# All, without one named. A part may use the result of an earlier call. Node.js 20 or later. Results: BUILD/bench/serve/PART.json;
+# bench/results/serve-DATE-MACHINE.jsonl and .md take them up, beside what they have of other parts.
 # DURATION=600 is the seconds of each of mixed's two runs, SERVE_LOAD_SEED=1 the seed.
 # SERVE_LOAD_SCALE=0.02 (default 1) scales durations, counts and the long prompts: to try it, not to cite it.
 set -eu

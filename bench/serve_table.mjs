@@ -25,14 +25,20 @@ function partText(record) {
     '| what | measured | wanted | met |', '|---|---|---|---|', ...record.rows.map(rowText), ''];
 }
 
-// Parts of another scale than this run's are left out. A trial's table stays in the build folder.
+function readRecords(file) {
+  return existsSync(file) ? readFileSync(file, 'utf8').split('\n').filter(Boolean).map((line) => JSON.parse(line)) : [];
+}
+
+// Parts of another scale than this run's are left out; of those already in the file of this day and machine the newest
+// stays. A trial's table stays in the build folder.
 export function writeTable(work, root, scale) {
-  const records = ORDER.map((part) => path.join(work, `${part}.json`)).filter(existsSync)
-    .map((file) => JSON.parse(readFileSync(file, 'utf8'))).filter((record) => record.scale === scale);
-  if (records.length === 0) return;
   const { name, file } = machine();
   const folder = scale === 1 ? path.join(root, 'bench/results') : work;
   const out = path.join(folder, `serve-${new Date().toISOString().slice(0, 10)}-${file}`);
+  const found = [...readRecords(`${out}.jsonl`), ...ORDER.flatMap((part) => readRecords(path.join(work, `${part}.json`)))]
+    .filter((record) => record.scale === scale).sort((a, b) => a.date.localeCompare(b.date));
+  const records = ORDER.map((part) => found.findLast((record) => record.part === part)).filter(Boolean);
+  if (records.length === 0) return;
   const parts = records.map((record) => record.part).join(' ');
   const lines = [`# The server under load, ${new Date().toISOString().slice(0, 10)}`, '',
     `${name}, ${os.cpus().length} CPUs; Node ${process.version}; command \`bench/serve_load.sh build ${parts}\`; spark-66m, bf16 KV. The`,
