@@ -178,7 +178,8 @@ static fl_err draw(const fl_weights *w, const fl_step *step, fl_arena *arena) {
     if (!step->sample) return FL_ERR_OK;
     fl_sample_args args = *step->sample;
     int64_t first = step->n_logit_rows - args.n_rows, mark = fl_arena_mark(arena);
-    args.logits = step->logits + first * args.logits_stride;
+    if (step->logits)
+        args.logits = step->logits + first * args.logits_stride; /* none when costs are counted */
     if (!w->be->device) FL_TRY(fl_arena_take(arena, fl_sample_scratch_bytes(args.n_known), 1, &args.scratch));
     FL_TRY(w->be->op->sample(w->be, &args));
     fl_arena_reset(arena, mark);

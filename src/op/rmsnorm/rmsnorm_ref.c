@@ -24,13 +24,13 @@ fl_err fl_rmsnorm_ref(fl_backend *be, const fl_rmsnorm_args *a) {
     (void)be;
     FL_TRY(fl_rmsnorm_validate(a));
     for (int32_t r = 0; r < a->rows; r++) {
-        float *x = a->x + r * a->x_stride, *y = (float *)a->y + r * a->y_stride;
+        float *x = a->x + r * a->x_stride, *y = a->y ? (float *)a->y + r * a->y_stride : NULL;
         double sum = 0;
         if (a->delta)
             for (int32_t i = 0; i < a->dim; i++) x[i] += a->delta[(int64_t)r * a->dim + i];
         for (int32_t i = 0; i < a->dim; i++) sum += (double)x[i] * (double)x[i];
         double scale = 1 / sqrt(sum / a->dim + (double)a->eps);
-        for (int32_t i = 0; a->y && i < a->dim; i++) y[i] = normed(a, x, scale, i);
+        for (int32_t i = 0; y && i < a->dim; i++) y[i] = normed(a, x, scale, i);
         if (a->y_codes.codes) put_codes(a, x, scale, r);
     }
     return FL_ERR_OK;
