@@ -49,6 +49,22 @@ FL_DEVICE void fl_barrier_wait(uint64_t *barrier, uint32_t parity) {
                  : "memory");
 }
 
+/* The same by a whole warp, which goes on as one. The compiler knows that it does: behind fl_barrier_wait it may give up
+ * uniform registers, in loops around too. */
+FL_DEVICE void fl_barrier_wait_together(uint64_t *barrier, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile("{\n"
+                     ".reg .pred done;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                     "selp.b32 %0, 1, 0, done;\n"
+                     "}"
+                     : "=r"(done)
+                     : "r"(fl_shared_address(barrier)), "r"(parity)
+                     : "memory");
+    } while (!__all_sync(~0u, done));
+}
+
 /* ---- named barriers: of some warps of a block ------------------------------------------------------------------ */
 
 /* Waits until `threads` threads, in whole warps, have come by this or by arriving; 0 is __syncthreads'. */

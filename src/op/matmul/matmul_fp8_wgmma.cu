@@ -229,7 +229,7 @@ FL_DEVICE void add_block(float (&sum)[SHAPE::WAVES][64], int32_t first_row, int3
 }
 
 /* Results of this warpgroup's rows. */
-template <class SHAPE>
+template <class SHAPE, fl_matmul_out OUT>
 FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t first_row,
                           const float (&sum)[SHAPE::WAVES][64]) {
     fl_tile at = *tile;
@@ -239,7 +239,7 @@ FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t fir
         for (int i = 0; i < 2; i++) {
             int32_t row = at.row + first_row + wave * WAVE_ROWS + threadIdx.x % 128 / 32 * 16 +
                           threadIdx.x % 32 / 4 + 8 * i;
-            fl_tile_row(y, row, row < at.row_end, at.feature, sum[wave], i);
+            fl_tile_row<OUT>(y, row, row < at.row_end, at.feature, sum[wave], i);
         }
 }
 
@@ -296,7 +296,7 @@ FL_DEVICE void store_codes(const plan *plan, shared_state *s, const fl_tile *til
     for (int r = 0; r < SHAPE::WAVES * 2; r++)
         if (q == 0)
             fl_store_at(theirs + r / 2 * WAVE_ROWS + r % 2 * 8, largest[r / 2][r % 2], told, rank ^ 1);
-    fl_barrier_wait(told, turn / 2 % 2);
+    fl_barrier_wait_together(told, turn / 2 % 2);
 #pragma unroll
     for (int r = 0; r < SHAPE::WAVES * 2; r++) {
         const int wave = r / 2, i = r % 2;
@@ -314,11 +314,12 @@ FL_DEVICE void store_codes(const plan *plan, shared_state *s, const fl_tile *til
 
 /* Multiplies this warpgroup's rows of all tiles of this block. One whose rows or features all lie outside only gives
  * the stages back. */
-template <class SHAPE> FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
+template <class SHAPE, fl_matmul_out OUT>
+FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
     int32_t first_row = first_row_of<SHAPE>();
     ring_place place = {0, 0};
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
-    uint32_t turn = 0;
+    [[maybe_unused]] uint32_t turn = 0;
     for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
          t += (int32_t)gridDim.x / SHAPE::BLOCKS, kept++) {
         const fl_tile *at = &s->tiles[kept % TILES_KEPT];
@@ -336,16 +337,14 @@ template <class SHAPE> FL_DEVICE void multiply_tiles(const plan *plan, shared_st
                                  &s->scales[place.stage], &s->empty[place.stage]);
         }
         if (idle) continue;
-        if constexpr (SHAPE::BLOCKS == 2)
-            if (plan->y.out == FL_MATMUL_SWIGLU_CODES) {
-                store_codes<SHAPE>(plan, s, at, first_row, turn++, sum);
-                continue;
-            }
-        store_tile<SHAPE>(&plan->y, at, first_row, sum);
+        if constexpr (OUT == FL_MATMUL_SWIGLU_CODES) store_codes<SHAPE>(plan, s, at, first_row, turn++, sum);
+        else store_tile<SHAPE, OUT>(&plan->y, at, first_row, sum);
     }
 }
 
-template <class SHAPE>
+/* A kernel for each kind of output: with all of them in one, the compiler puts the loop over k into plain registers
+ * where uniform ones do, which costs a tenth of its speed. */
+template <class SHAPE, fl_matmul_out OUT>
 static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
     product_fp8_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
                        const __grid_constant__ plan plan) {
@@ -357,7 +356,9 @@ static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
             fl_barrier_init(&s->full[i], 2); /* copies, the weights' scales */
             fl_barrier_init(&s->empty[i], SHAPE::GROUPS * 4 * SHAPE::BLOCKS);
         }
-        for (int32_t i = 0; i < 2 * WARPS_MULTIPLYING_MAX; i++) fl_barrier_init(&s->told[i % 2][i / 2], 1);
+        if constexpr (OUT == FL_MATMUL_SWIGLU_CODES)
+            for (int32_t i = 0; i < 2 * WARPS_MULTIPLYING_MAX; i++)
+                fl_barrier_init(&s->told[i % 2][i / 2], 1);
         fl_barrier_init_fence();
         fl_tma_prefetch(&map_x);
         fl_tma_prefetch(&map_w);
@@ -373,7 +374,7 @@ static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
         }
     } else {
         fl_registers_claim<SHAPE::REGISTERS_MULTIPLYING>();
-        multiply_tiles<SHAPE>(&plan, s, ring);
+        multiply_tiles<SHAPE, OUT>(&plan, s, ring);
     }
     if constexpr (SHAPE::BLOCKS > 1) fl_cluster_sync(); /* the other block still writes here, and arrives */
 }
@@ -437,18 +438,18 @@ template <class SHAPE> static plan make_plan(const fl_cuda *cuda, const fl_fp8_p
                            .y_stride = p->y_stride,
                            .width = width,
                            .together = fl_tile_together(p->y, p->y_stride, p->out),
-                           .out = p->out,
                            .rope = p->rope};
     return plan;
 }
 
-template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
+template <class SHAPE, fl_matmul_out OUT>
+static fl_err launch_kernel(fl_cuda *cuda, const fl_fp8_product *p) {
     const int32_t shared_bytes = SWIZZLE_ALIGN + SHAPE::RING_BYTES + (int32_t)sizeof(shared_state);
     CUtensorMap map_x, map_w;
     const plan made = make_plan<SHAPE>(cuda, p);
     FL_TRY(make_maps<SHAPE>(p, made.x_rows, &map_x, &map_w));
-    FL_CUDA_TRY(cudaFuncSetAttribute(product_fp8_kernel<SHAPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     shared_bytes));
+    auto kernel = product_fp8_kernel<SHAPE, OUT>;
+    FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     int64_t tiles = count_row_tiles(p, SHAPE::TILE_ROWS) * made.walk.tiles_n;
     int64_t clusters = cuda->n_multiprocessors / SHAPE::BLOCKS;
     if (tiles > FL_TILES_MAX)
@@ -463,8 +464,21 @@ template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product 
                                  .stream = cuda->stream,
                                  .attrs = &cluster,
                                  .numAttrs = 1};
-    FL_CUDA_TRY(cudaLaunchKernelEx(&config, product_fp8_kernel<SHAPE>, map_x, map_w, made));
+    FL_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, map_x, map_w, made));
     return FL_CUDA_LAUNCHED("matmul of fp8 on tensor cores");
+}
+
+template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
+    switch (p->out) {
+    case FL_MATMUL_F32: return launch_kernel<SHAPE, FL_MATMUL_F32>(cuda, p);
+    case FL_MATMUL_ACT: return launch_kernel<SHAPE, FL_MATMUL_ACT>(cuda, p);
+    case FL_MATMUL_ROPE: return launch_kernel<SHAPE, FL_MATMUL_ROPE>(cuda, p);
+    case FL_MATMUL_SWIGLU: return launch_kernel<SHAPE, FL_MATMUL_SWIGLU>(cuda, p);
+    case FL_MATMUL_SWIGLU_CODES:
+        if constexpr (SHAPE::BLOCKS == 2) return launch_kernel<SHAPE, FL_MATMUL_SWIGLU_CODES>(cuda, p);
+        break;
+    }
+    return FL_FAIL(FL_ERR_INTERNAL, "matmul of fp8: output %d has no kernel", (int)p->out);
 }
 
 /* Sums do not depend on the choice. */

@@ -98,9 +98,8 @@ FL_DEVICE fl_tile fl_tile_find(const fl_tile_walk *walk, const fl_tile_counts *c
 typedef struct fl_tile_out {
     void *y;
     int64_t y_stride;
-    int32_t width;    /* features of y */
-    int32_t together; /* neighbouring elements that may be stored at once: 8 (bf16), 2 or 1 */
-    fl_matmul_out out;
+    int32_t width;       /* features of y */
+    int32_t together;    /* neighbouring elements that may be stored at once: 8 (bf16), 2 or 1 */
     fl_matmul_rope rope; /* FL_MATMUL_ROPE */
 } fl_tile_out;
 
@@ -155,9 +154,10 @@ FL_DEVICE void fl_tile_row_bf16(const fl_tile_out *o, int64_t row, bool inside, 
 }
 
 /* Row i (0, 1) of this thread's two in the accumulators d of a 64 x 128 product, stored as row `row`. */
+template <fl_matmul_out OUT>
 FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32_t first,
                            const float (&d)[64], int i) {
-    if (o->out == FL_MATMUL_F32) {
+    if constexpr (OUT == FL_MATMUL_F32) {
         float *y = (float *)o->y + row * o->y_stride;
         int32_t feature = first + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -171,12 +171,12 @@ FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32
                 if (feature + 1 < o->width) y[feature + 1] = b;
             }
         }
-    } else if (o->out == FL_MATMUL_ACT) {
+    } else if constexpr (OUT == FL_MATMUL_ACT) {
         uint32_t words[16];
 #pragma unroll
         for (int j = 0; j < 16; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
         fl_tile_row_bf16(o, row, inside, first, words);
-    } else if (o->out == FL_MATMUL_ROPE) {
+    } else if constexpr (OUT == FL_MATMUL_ROPE) {
         float2 pairs[16];
         uint32_t words[16];
 #pragma unroll
@@ -184,6 +184,7 @@ FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32
         fl_rope_row(&o->rope, inside ? row : 0, first + (int32_t)(threadIdx.x % 4) * 2, pairs, words);
         fl_tile_row_bf16(o, row, inside, first, words);
     } else { /* gates in the first half, ups in the second */
+        static_assert(OUT == FL_MATMUL_SWIGLU);
         uint32_t words[8];
 #pragma unroll
         for (int j = 0; j < 8; j++) {
