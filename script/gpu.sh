@@ -23,7 +23,7 @@ backends=$("$program" version --json | grep -o '"cuda[a-z0-9-]*"' | tr -d '"' | 
 [ -n "$backends" ] || { echo "gpu.sh: $program finds no GPU it can use: see '$program version'" >&2; exit 1; }
 ops=$(sed -n 's/^X(\(.*\))$/\1/p' src/op/oplist.inc)
 # Ops whose kernels copy through ordinary loads only: racecheck does not follow the bulk copy engine.
-plain_ops="embed rmsnorm rope kv_write kv_read block_mean block_select attn_absorbed attn_merge moe_route moe_permute
+plain_ops="embed rmsnorm rope kv_write kv_read block_mean block_select attn_merge moe_route moe_permute
 moe_combine"
 
 # each COMMAND-PREFIX NAME OPS OPTIONS...: opcheck an op at a time, all at once; a line for each that fails, and a sum
