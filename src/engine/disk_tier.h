@@ -26,8 +26,9 @@ void fl_disk_tier_pump(struct fl_engine *engine);
  * and it stays queued; asked once a request. */
 bool fl_disk_tier_ready(struct fl_engine *engine, struct fl_request *request);
 
-/* Whether the request may be admitted: nothing that is not stored yet has to be evicted for it. Else it stays queued, as
- * long as pages get stored and for 2 s at most: a slow disk delays nobody further, and what it misses is counted. */
+/* Whether the request may be admitted: nothing that is not stored yet has to be evicted for it. Else it stays queued,
+ * as long as pages get stored and for 2 s at most: a slow disk delays nobody further, and what it misses is
+ * counted. */
 bool fl_disk_tier_spares(struct fl_engine *engine, struct fl_request *request);
 
 /* Under the lock. Something is being read, or waits to be stored. */

@@ -2,9 +2,10 @@
  * SHA-256(secret, key of the page before, its 64 tokens): the secret is drawn at start (or kept with the disk tier), so
  * keys cannot be predicted, and the tokens are compared as well, so a collision can never hand out another prompt's
  * KV. A timeline's first parent is its root: that of its cache_salt, so that tenants do not see each other's pages.
- * The cache holds one reference on each of its pages. Of pages nobody else holds and no cached page follows, those that a
- * lower tier has are evicted before others, and of equals the one that saves least: worth = what computing it again would cost, on top of the worth of what was
- * evicted last when it was used last (GreedyDual: Cao and Irani, USITS 1997), so that cost and age weigh together.
+ * The cache holds one reference on each of its pages. Of pages nobody else holds and no cached page follows, those
+ * that a lower tier has are evicted before others, and of equals the one that saves least: worth = what computing it
+ * again would cost, on top of the worth of what was evicted last when it was used last (GreedyDual: Cao and Irani,
+ * USITS 1997), so that cost and age weigh together.
  * Only document pages enter: their bits do not depend on who computed them (DESIGN 5.1, 5.4). */
 #ifndef FL_KV_PREFIX_H
 #define FL_KV_PREFIX_H

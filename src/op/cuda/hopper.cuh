@@ -49,8 +49,8 @@ FL_DEVICE void fl_barrier_wait(uint64_t *barrier, uint32_t parity) {
                  : "memory");
 }
 
-/* The same by a whole warp, which goes on as one. The compiler knows that it does: behind fl_barrier_wait it may give up
- * uniform registers, in loops around too. */
+/* The same by a whole warp, which goes on as one. The compiler knows that it does: behind fl_barrier_wait it may give
+ * up uniform registers, in loops around too. */
 FL_DEVICE void fl_barrier_wait_together(uint64_t *barrier, uint32_t parity) {
     uint32_t done;
     do {
