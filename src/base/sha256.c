@@ -10,21 +10,21 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE_BYTES = 1 << 20 };
+enum { PIECE_BYTES = 1 << 20, DIGEST_BYTES = 32 };
 
-static void to_hex(const unsigned char *digest, char hex[FL_SHA256_HEX_BYTES]) {
-    for (int i = 0; i < 32; i++) {
-        hex[2 * i] = "0123456789abcdef"[digest[i] >> 4];
-        hex[2 * i + 1] = "0123456789abcdef"[digest[i] & 15];
+void fl_hex_text(const unsigned char *bytes, size_t n, char *hex) {
+    for (size_t i = 0; i < n; i++) {
+        hex[2 * i] = "0123456789abcdef"[bytes[i] >> 4];
+        hex[2 * i + 1] = "0123456789abcdef"[bytes[i] & 15];
     }
-    hex[64] = '\0';
+    hex[2 * n] = '\0';
 }
 
 fl_err fl_sha256_of(const void *bytes, size_t n_bytes, char hex[FL_SHA256_HEX_BYTES]) {
     unsigned char digest[EVP_MAX_MD_SIZE];
     if (EVP_Digest(bytes, n_bytes, digest, NULL, EVP_sha256(), NULL) != 1)
         return FL_FAIL(FL_ERR_INTERNAL, "SHA-256 is not available in the OpenSSL library");
-    to_hex(digest, hex);
+    fl_hex_text(digest, DIGEST_BYTES, hex);
     return FL_ERR_OK;
 }
 
@@ -68,7 +68,7 @@ fl_err fl_sha256_file(const char *dir, const char *name, fl_sha256_piece_fn *pie
         err = FL_FAIL(FL_ERR_INTERNAL, "%s: SHA-256 failed", name);
         goto fail;
     }
-    to_hex(digest, hex);
+    fl_hex_text(digest, DIGEST_BYTES, hex);
     *n_bytes = h.n_bytes;
     err = FL_ERR_OK;
 fail:

@@ -9,6 +9,9 @@
 
 enum { FL_SHA256_HEX_BYTES = 65 }; /* 64 digits and a NUL */
 
+/* n bytes as 2 n lower-case digits and a NUL. */
+void fl_hex_text(const unsigned char *bytes, size_t n, char *hex);
+
 /* Digest of n_bytes at `bytes`. */
 fl_err fl_sha256_of(const void *bytes, size_t n_bytes, char hex[FL_SHA256_HEX_BYTES]);
 

@@ -56,30 +56,40 @@ static fl_err run(check *c, double *time_s) {
 
 static fl_err run_many(check *c, int32_t runs, double *median_s) {
     for (int32_t i = 0; i < runs; i++) FL_TRY(run(c, &c->times_s[i]));
-    qsort(c->times_s, (size_t)runs, sizeof(double), fl_compare_doubles);
-    *median_s = c->times_s[runs / 2];
+    *median_s = fl_upper_median(c->times_s, runs);
     return FL_ERR_OK;
 }
 
-static int64_t free_bytes(const check *c) {
-    fl_backend *be = c->e->be;
-    return be->free_bytes ? be->free_bytes(be) : 0;
+static int64_t free_bytes(const fl_engine *e) {
+    return e->be->free_bytes ? e->be->free_bytes(e->be) : 0;
+}
+
+/* Of the first rows of logits. */
+static int64_t count_different(const fl_engine *e, const float *wanted, int32_t rows) {
+    const uint32_t *found = e->logits_memory, *expected = (const uint32_t *)wanted;
+    int64_t n = 0;
+    for (int64_t i = 0; i < (int64_t)rows * e->config->vocab_size; i++) n += found[i] != expected[i];
+    return n;
+}
+
+static fl_err need_graphs(const fl_engine *e) {
+    if (e->graphs) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s keeps no graphs, or was told not to", e->be->name);
 }
 
 static fl_err run_both(check *c, int32_t runs, fl_graph_bench *out) {
-    const uint32_t *found = c->e->logits_memory, *wanted = (const uint32_t *)c->wanted;
-    int64_t n = (int64_t)c->rows * c->e->config->vocab_size;
+    size_t bytes = (size_t)c->rows * (size_t)c->e->config->vocab_size * sizeof(float);
     double plain_s;
     FL_TRY(run(c, &plain_s)); /* warm */
     FL_TRY(run_many(c, runs, &out->eager_s));
-    memcpy(c->wanted, found, (size_t)n * sizeof(float));
+    memcpy(c->wanted, c->e->logits_memory, bytes);
     c->step.graphs = c->e->graphs;
     FL_TRY(run(c, &plain_s));
-    int64_t before = free_bytes(c);
+    int64_t before = free_bytes(c->e);
     FL_TRY(run(c, &out->first_graph_s));
-    out->graph_bytes = before - free_bytes(c);
+    out->graph_bytes = before - free_bytes(c->e);
     FL_TRY(run_many(c, runs, &out->graph_s));
-    for (int64_t i = 0; i < n; i++) out->n_different += found[i] != wanted[i];
+    out->n_different = count_different(c->e, c->wanted, c->rows);
     const char *fault = fl_graphs_get_info(c->e->graphs).fault;
     if (fault) snprintf(out->fault, sizeof out->fault, "%s", fault);
     return FL_ERR_OK;
@@ -88,8 +98,7 @@ static fl_err run_both(check *c, int32_t runs, fl_graph_bench *out) {
 fl_err fl_graph_bench_run(fl_engine *e, int32_t rows, int32_t pos, int32_t runs, fl_graph_bench *out) {
     check c = {.e = e, .rows = rows};
     *out = (fl_graph_bench){0};
-    if (!e->graphs)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s keeps no graphs, or was told not to", e->be->name);
+    FL_TRY(need_graphs(e));
     if (rows < 1 || rows > FL_GRAPH_ROWS_MAX || pos < rows - 1 || pos >= e->ctx_tokens || runs < 1)
         return FL_FAIL(FL_ERR_INVALID, "shape: expected 1..%d rows at a position below %d, found %d:%d",
                        FL_GRAPH_ROWS_MAX, e->ctx_tokens, rows, pos);
@@ -114,21 +123,12 @@ typedef struct piece_check {
 
 static fl_err run_piece(piece_check *c, fl_step_way way, int32_t runs, double *median_s) {
     for (int32_t i = 0; i < runs; i++) FL_TRY(fl_step_try_piece(c->e, c->piece, c->ids, way, &c->times_s[i]));
-    qsort(c->times_s, (size_t)runs, sizeof(double), fl_compare_doubles);
-    *median_s = c->times_s[runs / 2];
+    *median_s = fl_upper_median(c->times_s, runs);
     return FL_ERR_OK;
-}
-
-static int64_t count_different(const fl_engine *e, const float *wanted) {
-    const uint32_t *found = e->logits_memory, *expected = (const uint32_t *)wanted;
-    int64_t n = 0;
-    for (int32_t i = 0; i < e->config->vocab_size; i++) n += found[i] != expected[i];
-    return n;
 }
 
 static fl_err run_ways(piece_check *c, int32_t runs, fl_graph_bench *out) {
     size_t bytes = (size_t)c->e->config->vocab_size * sizeof(float);
-    fl_backend *be = c->e->be;
     double first_s;
     FL_TRY(run_piece(c, FL_STEP_AS_IT_IS, 1, &first_s)); /* warm */
     FL_TRY(run_piece(c, FL_STEP_AS_IT_IS, runs, &out->unfilled_s));
@@ -136,18 +136,18 @@ static fl_err run_ways(piece_check *c, int32_t runs, fl_graph_bench *out) {
     FL_TRY(run_piece(c, FL_STEP_FILLED, 1, &first_s));
     FL_TRY(run_piece(c, FL_STEP_FILLED, runs, &out->eager_s));
     memcpy(c->filled, c->e->logits_memory, bytes);
-    out->n_unfilled_different = count_different(c->e, c->unfilled);
+    out->n_unfilled_different = count_different(c->e, c->unfilled, 1);
     FL_TRY(run_piece(c, FL_STEP_RECORDED, 1, &first_s));
-    int64_t before = be->free_bytes ? be->free_bytes(be) : 0;
+    int64_t before = free_bytes(c->e);
     FL_TRY(run_piece(c, FL_STEP_RECORDED, 1, &out->first_graph_s));
-    out->graph_bytes = before - (be->free_bytes ? be->free_bytes(be) : 0);
+    out->graph_bytes = before - free_bytes(c->e);
     const char *fault = fl_graphs_get_info(c->e->graphs).fault;
     if (fault) {
         snprintf(out->fault, sizeof out->fault, "%s", fault);
         return FL_ERR_OK;
     }
     FL_TRY(run_piece(c, FL_STEP_RECORDED, runs, &out->graph_s));
-    out->n_different = count_different(c->e, c->filled);
+    out->n_different = count_different(c->e, c->filled, 1);
     return FL_ERR_OK;
 }
 
@@ -155,8 +155,7 @@ fl_err fl_graph_bench_piece(fl_engine *e, const fl_graph_piece *piece, int32_t r
     piece_check c = {.e = e, .piece = piece};
     int32_t rows = piece->document_rows + piece->tail_rows;
     *out = (fl_graph_bench){0};
-    if (!e->graphs)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "backend %s keeps no graphs, or was told not to", e->be->name);
+    FL_TRY(need_graphs(e));
     if (rows < 1 || piece->pos > e->ctx_tokens - rows || piece->document_rows % fl_tile_rows(e) != 0 ||
         runs < 1)
         return FL_FAIL(

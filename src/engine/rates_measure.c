@@ -35,20 +35,12 @@ static void on_call(void *context, fl_op_id op, const void *args, double time_s)
     add_call(t->into, fl_rate_kind_of(op, args), fl_rate_cost(op, args), time_s);
 }
 
-static double median(double *values, int32_t n) {
-    qsort(values, (size_t)n, sizeof *values, fl_compare_doubles);
-    return values[n / 2];
-}
-
 /* A step as the engine runs it: on a device a short piece of a prompt is a recording, from the second time on. */
 static fl_err run_whole(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, double *time_s) {
-    const fl_graph_piece piece = {.document_rows = rows->document_rows,
-                                  .tail_rows = rows->tail_rows,
-                                  .pos = rows->document_rows > 0 ? rows->document_pos : rows->tail_pos};
+    fl_graph_piece piece;
     fl_dry_cost cost;
     FL_TRY(fl_dry_run_step(e->dry, rows, &cost));
-    if (!e->graphs || rows->decode_rows > 0 ||
-        !fl_graph_wants(&e->attending.attend, &piece, cost.ops.total.flops / e->config->layers))
+    if (!e->graphs || !fl_dry_run_wants_graph(e->dry, rows, cost.ops.total.flops, &piece))
         return fl_step_try(e, rows, ids, time_s);
     fl_err err = FL_ERR_OK;
     for (int32_t i = 0; i < 3 && err == FL_ERR_OK; i++)
@@ -93,7 +85,7 @@ static fl_err keep_medians(measuring *t) {
         if (t->runs[0].calls[i] == 0) continue;
         for (int32_t j = 0; j < n; j++) times_s[j] = t->runs[t->runs[j].calls[i] > 0 ? j : 0].time_s[i];
         const fl_rate_sample sample = {(fl_rate_kind)i, t->runs[0].calls[i], t->runs[0].cost[i],
-                                       median(times_s, n)};
+                                       fl_upper_median(times_s, n)};
         FL_TRY(fl_rate_samples_add(t->samples, &sample));
     }
     return FL_ERR_OK;

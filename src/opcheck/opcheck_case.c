@@ -140,8 +140,7 @@ bool oc_timing(oc_run *run, fl_cost cost) {
         p->sample_start_s = fl_now_s();
         return true;
     }
-    qsort(p->sample_s, (size_t)p->n_samples, sizeof *p->sample_s, fl_compare_doubles);
-    double median_s = p->sample_s[p->n_samples / 2];
+    double median_s = fl_upper_median(p->sample_s, p->n_samples);
     p->timed_s += median_s;
     p->timed_cost.bytes += cost.bytes;
     p->timed_cost.flops += cost.flops;

@@ -54,9 +54,14 @@ void fl_dry_run_close(fl_dry_run *dry) {
     free(dry);
 }
 
-fl_dry_facts fl_dry_run_facts(const fl_dry_run *dry) {
+bool fl_dry_run_wants_graph(const fl_dry_run *dry, const fl_dry_rows *rows, double flops,
+                            fl_graph_piece *piece) {
     static const fl_attend everything = {0};
-    return (fl_dry_facts){dry->attend ? dry->attend : &everything, dry->shapes->config.layers};
+    *piece = (fl_graph_piece){.document_rows = rows->document_rows,
+                              .tail_rows = rows->tail_rows,
+                              .pos = rows->document_rows > 0 ? rows->document_pos : rows->tail_pos};
+    return rows->decode_rows == 0 &&
+           fl_graph_wants(dry->attend ? dry->attend : &everything, piece, flops / dry->shapes->config.layers);
 }
 
 int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry) {

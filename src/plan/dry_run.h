@@ -4,7 +4,7 @@
 #define FL_PLAN_DRY_RUN_H
 
 #include "kv/kv_pool.h"
-#include "model/forward.h"
+#include "model/graph.h"
 
 typedef struct fl_dry_run fl_dry_run;
 
@@ -36,12 +36,10 @@ int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 /* Of the routed experts of all layers; 0 without any. */
 int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry);
 
-/* What it was opened for. */
-typedef struct fl_dry_facts {
-    const fl_attend *attend;
-    int32_t layers;
-} fl_dry_facts;
-fl_dry_facts fl_dry_run_facts(const fl_dry_run *dry);
+/* Whether a device may keep a step of so many FLOPs as a recording of a prompt (fl_graph_wants): these rows are all of
+ * one prompt then, which is *piece. */
+bool fl_dry_run_wants_graph(const fl_dry_run *dry, const fl_dry_rows *rows, double flops,
+                            fl_graph_piece *piece);
 
 /* Document rows come in multiples of it (fl_policy_tile_rows). */
 int32_t fl_dry_run_tile_rows(const fl_dry_run *dry);

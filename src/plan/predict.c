@@ -1,7 +1,5 @@
 #include "plan/predict.h"
 
-#include "model/graph.h"
-
 typedef struct predicting {
     const fl_rates *rates;
     fl_prediction *out;
@@ -37,18 +35,9 @@ static double op_calls(const fl_prediction *p) {
     return n;
 }
 
-/* A piece of one prompt alone that the engine keeps as a recording. */
-static bool is_recorded(const predicting *p, const fl_dry_run *dry, const fl_dry_rows *rows, double flops) {
-    const fl_graph_piece piece = {.document_rows = rows->document_rows,
-                                  .tail_rows = rows->tail_rows,
-                                  .pos = rows->document_rows > 0 ? rows->document_pos : rows->tail_pos};
-    const fl_dry_facts facts = fl_dry_run_facts(dry);
-    return p->rates->recorded && rows->decode_rows == 0 &&
-           fl_graph_wants(facts.attend, &piece, flops / facts.layers);
-}
-
 static fl_err add_step(fl_dry_run *dry, const fl_dry_rows *rows, predicting *p) {
     fl_dry_cost cost;
+    fl_graph_piece piece;
     const fl_cost all_rows = {.flops = rows->document_rows + rows->tail_rows + rows->decode_rows};
     fl_backend *count = fl_dry_run_backend(dry);
     double before_s = p->out->time_s, before_calls = op_calls(p->out);
@@ -57,7 +46,7 @@ static fl_err add_step(fl_dry_run *dry, const fl_dry_rows *rows, predicting *p) 
     fl_backend_count_watch(count, NULL, NULL);
     if (err != FL_ERR_OK) return err;
     add_time(p, FL_RATE_step, &all_rows);
-    if (!is_recorded(p, dry, rows, cost.ops.total.flops))
+    if (!p->rates->recorded || !fl_dry_run_wants_graph(dry, rows, cost.ops.total.flops, &piece))
         add_issue(p, op_calls(p->out) - before_calls, p->out->time_s - before_s);
     fl_count_add(&p->out->ops, &cost.ops);
     if (cost.scratch_bytes > p->out->scratch_bytes) p->out->scratch_bytes = cost.scratch_bytes;

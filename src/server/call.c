@@ -2,6 +2,7 @@
 #include "server/call.h"
 
 #include "base/clock.h"
+#include "base/sha256.h"
 
 #include <openssl/rand.h>
 #include <stdio.h>
@@ -34,10 +35,7 @@ fl_call *fl_call_new(fl_front *front, fl_http_exchange *exchange, const fl_route
     call->exchange = exchange;
     call->route = route;
     memcpy(call->id, "req-", 4);
-    for (size_t i = 0; i < sizeof call->random; i++) {
-        call->id[4 + 2 * i] = "0123456789abcdef"[call->random[i] >> 4];
-        call->id[5 + 2 * i] = "0123456789abcdef"[call->random[i] & 15];
-    }
+    fl_hex_text(call->random, sizeof call->random, call->id + 4);
     pthread_mutex_init(&call->lock, NULL);
     fl_buffer_init(&call->out, CHUNKS_BYTES_MAX);
     fl_http_set_user(exchange, call);

@@ -79,21 +79,26 @@ static void fake_close(fake *f) {
     close(f->listener);
 }
 
+/* One client that asks again and again for so long. */
+static fl_load_options options_of(const fl_http_server *server, const fl_load_mix *mix, double duration_s) {
+    static char text[] = "some text to be read, long enough for a question or two";
+    static const fl_haystack haystack = {text, sizeof text - 1};
+    return (fl_load_options){.server = server,
+                             .mix = mix,
+                             .text = &haystack,
+                             .model = "m",
+                             .bytes_per_token = 4,
+                             .clients = 1,
+                             .duration_s = duration_s,
+                             .wait_s = 5};
+}
+
 /* One client, one request (the run is over before there is time for a second). */
 static void run_one(fake *f, const fl_http_server *server, fl_load_result *result) {
     (void)f;
     fl_load_mix mix;
-    static char text[] = "some text to be read, long enough for a question or two";
-    const fl_haystack haystack = {text, sizeof text - 1};
     assert_int_equal(fl_load_mix_read(NULL, &mix), FL_ERR_OK);
-    const fl_load_options options = {.server = server,
-                                     .mix = &mix,
-                                     .text = &haystack,
-                                     .model = "m",
-                                     .bytes_per_token = 4,
-                                     .clients = 1,
-                                     .duration_s = 1e-3,
-                                     .wait_s = 5};
+    const fl_load_options options = options_of(server, &mix, 1e-3);
     assert_int_equal(fl_load_run(&options, result), FL_ERR_OK);
     assert_true(result->n >= 1);
 }
@@ -176,20 +181,13 @@ static void open_loop_does_not_wait_for_answers(void **state) {
     fl_http_server server;
     fl_load_result r;
     fl_load_mix mix;
-    static char text[] = "some text to be read";
-    const fl_haystack haystack = {text, sizeof text - 1};
     fake_open(&f, EVENTS, 64, 2, &server); /* one at a time, about 20 ms each */
     assert_int_equal(fl_load_mix_read(NULL, &mix), FL_ERR_OK);
-    const fl_load_options options = {.server = &server,
-                                     .mix = &mix,
-                                     .text = &haystack,
-                                     .model = "m",
-                                     .bytes_per_token = 4,
-                                     .rate = 200,
-                                     .clients = 1000,
-                                     .duration_s = 0.3,
-                                     .wait_s = 20,
-                                     .seed = 1};
+    fl_load_options options = options_of(&server, &mix, 0.3);
+    options.rate = 200;
+    options.clients = 1000;
+    options.wait_s = 20;
+    options.seed = 1;
     assert_int_equal(fl_load_run(&options, &r), FL_ERR_OK);
     assert_true(r.n > 30 && r.n < 100); /* 60 expected */
     for (int64_t i = 0; i < r.n; i++) assert_int_equal(r.records[i].outcome, FL_LOAD_DONE);
@@ -205,8 +203,6 @@ static void open_loop_does_not_wait_for_answers(void **state) {
 static void connections_are_kept(void **state) {
     (void)state;
     static const int each[] = {1, 3, 1 << 30};
-    static char text[] = "some text to be read";
-    const fl_haystack haystack = {text, sizeof text - 1};
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         fake f;
         fl_http_server server;
@@ -215,14 +211,7 @@ static void connections_are_kept(void **state) {
         fake_open(&f, "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\n\r\n{}", 1000, 0, &server);
         f.answers_each = each[i];
         assert_int_equal(fl_load_mix_read(NULL, &mix), FL_ERR_OK);
-        const fl_load_options options = {.server = &server,
-                                         .mix = &mix,
-                                         .text = &haystack,
-                                         .model = "m",
-                                         .bytes_per_token = 4,
-                                         .clients = 1,
-                                         .duration_s = 0.1,
-                                         .wait_s = 5};
+        const fl_load_options options = options_of(&server, &mix, 0.1);
         assert_int_equal(fl_load_run(&options, &r), FL_ERR_OK);
         fake_close(&f);
         assert_true(r.n > 10 && f.n_answers == r.n);
@@ -239,8 +228,6 @@ static void shares_are_kept_exactly(void **state) {
     static const char classes[] =
         "{\"classes\": [{\"name\": \"rare\", \"share\": 0.25, \"prompt_tokens\": 9, \"answer_tokens\": 1},"
         "{\"name\": \"usual\", \"share\": 0.75, \"prompt_tokens\": 3, \"answer_tokens\": 1}]}";
-    static char text[] = "some text to be read";
-    const fl_haystack haystack = {text, sizeof text - 1};
     fl_http_server server;
     fl_load_mix mix;
     uint64_t places[2] = {0};
@@ -249,15 +236,12 @@ static void shares_are_kept_exactly(void **state) {
     for (uint64_t seed = 0; seed < 2; seed++) {
         fl_load_result r;
         int n_rare = 0;
-        const fl_load_options options = {.server = &server,
-                                         .mix = &mix,
-                                         .text = &haystack,
-                                         .model = "m",
-                                         .bytes_per_token = 1,
-                                         .rate = 800,
-                                         .clients = 100,
-                                         .duration_s = 0.05,
-                                         .seed = seed};
+        fl_load_options options = options_of(&server, &mix, 0.05);
+        options.bytes_per_token = 1;
+        options.rate = 800;
+        options.clients = 100;
+        options.wait_s = 0;
+        options.seed = seed;
         assert_int_equal(fl_load_run(&options, &r), FL_ERR_OK);
         assert_true(r.n > 15 && r.n < 64);
         for (int64_t i = 0; i < r.n && i < 40; i++) {
