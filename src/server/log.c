@@ -9,7 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { QUEUE_BYTES_MAX = 1 << 20, GATHER_MS = 20 };
+#include "base/clock.h"
+#include "base/wait.h"
+
+enum { QUEUE_BYTES_MAX = 1 << 20 };
+
+static const double GATHER_S = 0.02; /* for which lines wait for more */
 
 struct fl_log {
     int fd;
@@ -142,11 +147,7 @@ static void write_all(int fd, const char *bytes, size_t n) {
 
 /* Lines that come soon after one another are one wake-up and one write. Needs the lock. */
 static void gather(fl_log *log) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += GATHER_MS * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
+    const struct timespec until = fl_timespec_at(fl_now_s() + GATHER_S);
     while (!log->stop && log->n < QUEUE_BYTES_MAX / 2 &&
            pthread_cond_timedwait(&log->more, &log->lock, &until) != ETIMEDOUT)
         continue;
@@ -193,11 +194,7 @@ fl_err fl_log_open(int fd, bool json, fl_log_level least, fl_log **out) {
     log->json = json;
     log->least = least;
     pthread_mutex_init(&log->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&log->more, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    fl_cond_init(&log->more);
     int failed = pthread_create(&log->writer, NULL, writer_main, log);
     log->started = !failed;
     if (failed) {
