@@ -5,7 +5,7 @@
 /* Its path, once folder_make has run. */
 extern char folder[];
 
-/* Setup and teardown of cmocka, once a program: the folder is there from one to the other, then gone with all that is in it. */
+/* Setup and teardown of cmocka, once a program: the folder is there from one to the other, then gone with its files. */
 int folder_make(void **state);
 int folder_remove(void **state);
 
