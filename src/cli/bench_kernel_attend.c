@@ -197,8 +197,8 @@ static fl_err time_prefill(fl_kernel_bench *b, const prefill_case *c) {
 
 enum { CHOICE_HEADS = 16 };
 
-/* One step's rows behind a long document, as in the cases with lists: the means of all blocks and what kv_b makes of
- * them, scores, lists. */
+/* One step's rows behind a long document, as in the cases with lists: the means of the step's own blocks (those of the
+ * blocks before are kept), what kv_b makes of all, scores, lists. */
 typedef struct choice {
     int32_t n_heads, rows, pos, block_tokens, n_blocks;
     int32_t nope_dim, rope_dim, v_dim, latent_dim;
@@ -230,23 +230,26 @@ static fl_err run_mean(fl_backend *be, const void *args) {
 static fl_err time_mean(fl_kernel_bench *b, const choice *c) {
     fl_backend *be = b->be;
     const int64_t act = (int64_t)fl_dtype_bytes(be->act_dtype);
-    int32_t n = c->n_heads * (c->nope_dim + c->v_dim), n_pages = (c->pos + c->rows) / FL_KV_PAGE_TOKENS;
+    int32_t before = c->pos / c->block_tokens, n = c->n_heads * (c->nope_dim + c->v_dim),
+            n_pages = (c->pos + c->rows) / FL_KV_PAGE_TOKENS;
     mean_args a = {.w = {.n = n, .k = c->latent_dim}};
     a.mean = (fl_block_mean_args){
         .kv = {.latent_dim = c->latent_dim, .rope_dim = c->rope_dim, .format = FL_KV_BF16},
         .block_tokens = c->block_tokens,
-        .n_blocks = c->n_blocks};
-    void *pool;
+        .block = before,
+        .n_blocks = c->n_blocks - before};
+    void *pool, *latent;
     a.mean.kv.page_stride_bytes = fl_kv_piece_bytes(&a.mean.kv);
     FL_TRY(fl_kernel_take_random(b, n_pages * a.mean.kv.page_stride_bytes / 2, FL_DTYPE_BF16, 1, &pool));
     a.mean.kv.base = pool;
     FL_TRY(fl_kernel_take_pages(b, n_pages, &a.mean.pages));
-    FL_TRY(fl_kernel_take(b, (int64_t)c->n_blocks * c->latent_dim * act, &a.mean.latent));
-    FL_TRY(fl_kernel_take(b, (int64_t)c->n_blocks * c->rope_dim * act, &a.mean.k_pe));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)c->n_blocks * c->latent_dim, be->act_dtype, 1, &latent));
+    FL_TRY(fl_kernel_take(b, (int64_t)a.mean.n_blocks * c->rope_dim * act, &a.mean.k_pe));
+    a.mean.latent = (uint8_t *)latent + (int64_t)before * c->latent_dim * act;
     int64_t w_elements =
         fl_backend_weight_bytes(be, n, c->latent_dim) / (int64_t)fl_dtype_bytes(be->layout.dtype);
     FL_TRY(fl_kernel_take_random(b, w_elements, be->layout.dtype, 1 / sqrt(c->latent_dim), &a.w.data));
-    a.kv_b = (fl_matmul_args){.x = a.mean.latent,
+    a.kv_b = (fl_matmul_args){.x = latent,
                               .x_stride = c->latent_dim,
                               .w = &a.w,
                               .n_groups = 1,
@@ -258,8 +261,8 @@ static fl_err time_mean(fl_kernel_bench *b, const choice *c) {
     fl_cost_add(&mean, kv_b);
     const fl_kernel_case timed = {
         .name = "blocks-mean", .op = "block_mean, matmul", .run = run_mean, .args = &a, .useful = mean};
-    return fl_kernel_time(b, &timed, "%d blocks of %d, bf16 pages, kv_b for %d heads", c->n_blocks,
-                          c->block_tokens, c->n_heads);
+    return fl_kernel_time(b, &timed, "%d new of %d blocks of %d, bf16 pages, kv_b of all for %d heads",
+                          a.mean.n_blocks, c->n_blocks, c->block_tokens, c->n_heads);
 }
 
 static fl_err run_score(fl_backend *be, const void *args) {

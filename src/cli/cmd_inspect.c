@@ -82,9 +82,13 @@ static void print_bytes(const char *name, int64_t bytes, int64_t all, const char
 
 static void print_memory(const inspecting *in) {
     const fl_memory_plan *p = &in->plan;
-    char kv[96], step[96];
-    snprintf(kv, sizeof kv, "%s bytes a token, %s", fl_format_count(p->kv_bytes / in->sizes.kv_tokens).s,
-             fl_kv_format_name(in->sizes.kv.format));
+    char kv[128], step[96];
+    int64_t pool_bytes = p->kv_bytes - p->means_bytes;
+    int n =
+        snprintf(kv, sizeof kv, "%s bytes a token, %s", fl_format_count(pool_bytes / in->sizes.kv_tokens).s,
+                 fl_kv_format_name(in->sizes.kv.format));
+    if (p->means_bytes > 0)
+        snprintf(kv + n, sizeof kv - (size_t)n, ", and %s of means", fl_format_bytes(p->means_bytes).s);
     snprintf(step, sizeof step, "steps of %s tokens", fl_format_count(in->sizes.span_tokens).s);
     printf("\nmemory for a context of %s tokens on %s\n", fl_format_count(in->sizes.ctx_tokens).s,
            in->options->backend);

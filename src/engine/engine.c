@@ -192,6 +192,9 @@ static fl_err reserve(fl_engine *e, const fl_settings *s) {
     FL_TRY(fl_backend_alloc_host(e->be, e->logits_bytes, &e->logits_memory));
     fl_arena_init(&e->arena, e->scratch, e->scratch_bytes);
     FL_TRY(fl_kv_pool_open(&e->kv_shape, e->kv_pages, e->kv_memory, &e->pool));
+    if (plan.means_bytes > 0)
+        e->means = (fl_kept_means){.memory = (uint8_t *)e->kv_memory + plan.kv_bytes - plan.means_bytes,
+                                   .n_max = fl_dry_run_kept_blocks(e->dry, e->ctx_tokens)};
     FL_TRY(open_prefix(e));
     const fl_sampler_sizes drawn = {.rows = FL_DRAWN_ROWS_MAX,
                                     .n_vocab = c->vocab_size,

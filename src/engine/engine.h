@@ -156,6 +156,8 @@ struct fl_engine {
     void *kv_memory, *scratch, *logits_memory;
     int64_t kv_bytes, scratch_bytes, logits_bytes, draw_bytes;
     int64_t scratch_most_bytes; /* asked for; 0 = what the largest step takes */
+    fl_kept_means means;        /* of one prompt's blocks, in kv_memory; n_known of them are those */
+    uint64_t means_of;          /* of this request; 0 = of none */
     fl_arena arena;
     atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
     _Atomic double density;

@@ -463,6 +463,22 @@ static void tell_graphs(fl_engine *e) {
     atomic_store(&e->graph_warning, info.fault);
 }
 
+/* Means that the document piece's own prompt left. Until the step is done they are nobody's: it may end half way. */
+static fl_kept_means take_means(const building *b) {
+    fl_engine *e = b->e;
+    if (b->document_rows == 0) return (fl_kept_means){0};
+    if (!b->prefill || e->means_of != b->prefill->id) e->means.n_known = 0;
+    e->means_of = 0;
+    return e->means;
+}
+
+static void keep_means(const building *b) {
+    fl_engine *e = b->e;
+    if (b->document_rows == 0 || !b->prefill || !e->means.memory) return;
+    e->means_of = b->prefill->id;
+    e->means.n_known = (b->seqs[0].pos + b->document_rows) / e->attending.attend.block_tokens;
+}
+
 static fl_err forward(building *b, const fl_sample_args *sample) {
     fl_engine *e = b->e;
     int64_t rotations = (int64_t)b->first_row * e->attending.rope.dim;
@@ -477,6 +493,7 @@ static fl_err forward(building *b, const fl_sample_args *sample) {
                           .n_seqs = b->n_seqs,
                           .n_document = b->document_rows > 0,
                           .kv = e->kv,
+                          .means = take_means(b),
                           .softmax_scale = e->attending.softmax_scale,
                           .logit_rows = b->logit_rows,
                           .n_logit_rows = b->n_logits,
@@ -490,6 +507,7 @@ static fl_err forward(building *b, const fl_sample_args *sample) {
     fl_timed_step_begin(e->be, b->rows, b->document_rows > 0);
     fl_err err = fl_forward(e->weights, &step, &e->arena);
     fl_timed_step_end(e->be);
+    if (err == FL_ERR_OK) keep_means(b);
     if (err == FL_ERR_OK && b->document_rows > 0) err = fl_attend_config_collect(&e->attending);
     atomic_store(&e->scratch_peak_bytes, e->arena.peak_bytes);
     atomic_store(&e->density, fl_attend_config_density(&e->attending));

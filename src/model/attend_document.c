@@ -192,21 +192,46 @@ static fl_err call_all(document *d, bool counting) {
 
 /* ---- blocks ---- */
 
+/* Where the means of all blocks lie, the first `known` of them already: what the prompt's steps before left, or room
+ * in the arena. */
+static fl_err place_means(document *d, void **latent, int32_t *known) {
+    fl_attention *t = d->t;
+    const fl_kept_means *kept = &t->step->means;
+    *known = 0;
+    if (!kept->memory || t->step->n_document != 1) {
+        FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->latent, latent));
+        for (int32_t p = 0; p < t->n_paths; p++)
+            FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->rope, &d->mean_k_pe[p]));
+        return FL_ERR_OK;
+    }
+    if (d->n_blocks > kept->n_max)
+        return FL_FAIL(FL_ERR_INTERNAL, "means of %d blocks, room for %d", d->n_blocks, kept->n_max);
+    const fl_mean_shape shape = {t->latent, t->rope, t->n_paths, t->act_bytes};
+    uint8_t *at = kept->memory + t->layer_index * fl_kept_means_bytes(&shape, kept->n_max);
+    *latent = at;
+    at += fl_kept_latent_bytes(&shape, kept->n_max);
+    for (int32_t p = 0; p < t->n_paths; p++)
+        d->mean_k_pe[p] = at + p * fl_kept_k_pe_bytes(&shape, kept->n_max);
+    *known = kept->n_known < d->n_blocks ? kept->n_known : d->n_blocks;
+    return FL_ERR_OK;
+}
+
 /* Means of all whole blocks, and what kv_b makes of them: the exact means of every head's keys and values. */
 static fl_err make_means(document *d) {
     fl_attention *t = d->t;
     fl_backend *be = t->w->be;
+    int32_t known;
     void *latent;
-    FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->latent, &latent));
+    FL_TRY(place_means(d, &latent, &known));
     FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->layer->kv_b.n, &d->mean_kv));
-    for (int32_t p = 0; p < t->n_paths; p++) {
-        FL_TRY(fl_attention_take(t, (int64_t)d->n_blocks * t->rope, &d->mean_k_pe[p]));
+    for (int32_t p = 0; p < t->n_paths && known < d->n_blocks; p++) {
         fl_block_mean_args args = {.kv = *t->kv,
                                    .pages = d->piece->pages,
                                    .block_tokens = t->attend->block_tokens,
-                                   .n_blocks = d->n_blocks,
-                                   .latent = latent,
-                                   .k_pe = d->mean_k_pe[p]};
+                                   .block = known,
+                                   .n_blocks = d->n_blocks - known,
+                                   .latent = fl_attention_at(t, latent, (int64_t)known * t->latent),
+                                   .k_pe = fl_attention_at(t, d->mean_k_pe[p], (int64_t)known * t->rope)};
         args.kv.plane = p;
         FL_TRY(be->op->block_mean(be, &args));
     }

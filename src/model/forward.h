@@ -8,6 +8,7 @@
 #define FL_MODEL_FORWARD_H
 
 #include "base/arena.h"
+#include "model/kept_means.h"
 #include "model/weights.h"
 #include "op/attend.h"
 
@@ -28,6 +29,7 @@ typedef struct fl_step {
         *seqs; /* [n_seqs] in row order: first the n_document document pieces, then tail pieces */
     int32_t n_seqs, n_document;
     const fl_kv_layer *kv; /* [layers] */
+    fl_kept_means means;   /* with block lists and one document piece; else they are made in the arena */
     float softmax_scale;
     const int32_t *logit_rows; /* [n_logit_rows] rows whose logits are wanted */
     int32_t n_logit_rows;

@@ -109,6 +109,27 @@ static fl_err make_logit_rows(fl_dry_run *dry, int32_t n) {
     return FL_ERR_OK;
 }
 
+int32_t fl_dry_run_kept_blocks(const fl_dry_run *dry, int64_t ctx_tokens) {
+    if (!dry->attend || !dry->attend->blocks) return 0;
+    return (int32_t)(fl_align_up(ctx_tokens, FL_ATTN_LIST_ROWS) / dry->attend->block_tokens);
+}
+
+int64_t fl_dry_run_kept_bytes(const fl_dry_run *dry, const fl_kv_shape *kv, int64_t ctx_tokens) {
+    const fl_mean_shape shape = {.latent_dim = kv->latent_dim,
+                                 .rope_dim = kv->rope_dim,
+                                 .planes = kv->planes > 1 ? kv->planes : 1,
+                                 .act_bytes = (int64_t)fl_dtype_bytes(dry->count->act_dtype)};
+    return kv->n_layers * fl_kept_means_bytes(&shape, fl_dry_run_kept_blocks(dry, ctx_tokens));
+}
+
+/* What the steps before left of a prompt that began at position 0. */
+static fl_kept_means means_before(const fl_dry_run *dry, const fl_kv_rows *piece) {
+    static uint8_t unread; /* as unread_table */
+    if (!dry->attend || !dry->attend->blocks) return (fl_kept_means){0};
+    return (fl_kept_means){
+        .memory = &unread, .n_max = INT32_MAX, .n_known = piece->pos / dry->attend->block_tokens};
+}
+
 /* Counting reads no table, but offsets into none at all would be undefined. */
 static const float unread_table[2];
 
@@ -144,6 +165,7 @@ fl_err fl_dry_run_pieces(fl_dry_run *dry, const fl_dry_pieces *p, fl_dry_cost *o
                           .far_q_table = attend.near_tokens > 0 ? unread_table : NULL,
                           .far_k_table = attend.near_tokens > 0 ? unread_table : NULL,
                           .attend = &attend,
+                          .means = means_before(dry, &p->seqs[0]),
                           .softmax_scale = 1,
                           .logit_rows = dry->logit_rows,
                           .n_logit_rows = p->n_logits,

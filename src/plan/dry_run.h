@@ -41,6 +41,11 @@ int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry);
 bool fl_dry_run_wants_graph(const fl_dry_run *dry, const fl_dry_rows *rows, double flops,
                             fl_graph_piece *piece);
 
+/* Blocks of a prompt of so many tokens, and bytes of the means of them that its steps keep (model/kept_means.h); 0
+ * without block lists. */
+int32_t fl_dry_run_kept_blocks(const fl_dry_run *dry, int64_t ctx_tokens);
+int64_t fl_dry_run_kept_bytes(const fl_dry_run *dry, const fl_kv_shape *kv, int64_t ctx_tokens);
+
 /* Document rows come in multiples of it (fl_policy_tile_rows). */
 int32_t fl_dry_run_tile_rows(const fl_dry_run *dry);
 

@@ -76,7 +76,8 @@ fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_me
     }
     int64_t pages = (sizes->kv_tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS;
     out->weights_bytes = fl_dry_run_weights_bytes(dry);
-    out->kv_bytes = fl_kv_page_bytes(&sizes->kv) * (pages + sizes->spare_pages);
+    out->means_bytes = fl_dry_run_kept_bytes(dry, &sizes->kv, sizes->ctx_tokens);
+    out->kv_bytes = fl_kv_page_bytes(&sizes->kv) * (pages + sizes->spare_pages) + out->means_bytes;
     out->logits_bytes = (int64_t)FL_LOGIT_ROWS_MAX * config->vocab_size * (int64_t)sizeof(float);
     out->list_bytes = list_bytes_of(config, sizes->ctx_tokens);
     out->draw_bytes = FL_DRAWN_ROWS_MAX * (out->list_bytes + (int64_t)sizeof(fl_sample));

@@ -24,7 +24,8 @@ typedef struct fl_memory_sizes {
 
 typedef struct fl_memory_plan {
     int64_t weights_bytes;
-    int64_t kv_bytes;
+    int64_t kv_bytes;    /* of the pool and, behind it, of a prompt's means: */
+    int64_t means_bytes; /* of its blocks, with block lists; else 0 */
     int64_t
         scratch_bytes; /* of the step that needs most: a whole span and a full tail at the context's end */
     int32_t step_rows; /* of that step */

@@ -181,18 +181,20 @@ static int64_t run(const setup *s, const mix *m, int64_t arena_bytes) {
         seqs[n++] = (fl_kv_rows){.row = row++, .n_rows = 1, .pos = m->decode_pos[i]};
     fl_attend attend = s->attending.attend;
     attend.listed = attend.visible = attend.overflow = NULL;
-    const fl_step step = {.rows = row,
-                          .seqs = seqs,
-                          .n_seqs = n,
-                          .n_document = r->document_rows > 0,
-                          .kv = s->layers,
-                          .rope_table = table,
-                          .far_q_table = attend.near_tokens > 0 ? table : NULL,
-                          .far_k_table = attend.near_tokens > 0 ? table : NULL,
-                          .attend = &attend,
-                          .softmax_scale = 1,
-                          .logit_rows = logit_rows,
-                          .n_logit_rows = r->n_logits};
+    const fl_step step = {
+        .rows = row,
+        .seqs = seqs,
+        .n_seqs = n,
+        .n_document = r->document_rows > 0,
+        .kv = s->layers,
+        .rope_table = table,
+        .far_q_table = attend.near_tokens > 0 ? table : NULL,
+        .far_k_table = attend.near_tokens > 0 ? table : NULL,
+        .attend = &attend,
+        .means = {.memory = attend.blocks ? memory : NULL, .n_max = fl_dry_run_kept_blocks(s->dry, s->ctx)},
+        .softmax_scale = 1,
+        .logit_rows = logit_rows,
+        .n_logit_rows = r->n_logits};
     fl_arena arena;
     fl_arena_init(&arena, memory, arena_bytes);
     must(s, fl_forward(s->weights, &step, &arena));
