@@ -362,13 +362,14 @@ static fl_err run_absorbed(fl_backend *be, const void *args) {
 static fl_err take_pages_written(fl_kernel_bench *b, fl_kv_layer *kv, int32_t tokens, const int32_t **pages) {
     enum { PIECE = 65536 };
     int32_t n_pages = tokens / FL_KV_PAGE_TOKENS, piece = tokens < PIECE ? tokens : PIECE;
-    void *latent, *k_pe, *pool;
+    void *latent, *k_pe, *table, *pool;
     kv->page_stride_bytes = fl_kv_piece_bytes(kv);
     FL_TRY(fl_kernel_take(b, n_pages * kv->page_stride_bytes, &pool));
     kv->base = pool;
     FL_TRY(fl_kernel_take_pages(b, n_pages, pages));
     FL_TRY(fl_kernel_take_random(b, (int64_t)piece * kv->latent_dim, b->be->act_dtype, 1, &latent));
-    FL_TRY(fl_kernel_take_random(b, (int64_t)piece * kv->rope_dim, b->be->act_dtype, 1, &k_pe));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)piece * kv->rope_dim, FL_DTYPE_F32, 1, &k_pe));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)piece * kv->rope_dim, FL_DTYPE_F32, sqrt(0.5), &table));
     for (int32_t pos = 0; pos < tokens; pos += piece) {
         const fl_kv_rows seq = {
             .n_rows = tokens - pos < piece ? tokens - pos : piece, .pos = pos, .pages = *pages};
@@ -376,6 +377,7 @@ static fl_err take_pages_written(fl_kernel_bench *b, fl_kv_layer *kv, int32_t to
                                                               .latent_stride = kv->latent_dim,
                                                               .k_pe = k_pe,
                                                               .k_pe_stride = kv->rope_dim,
+                                                              .table = table,
                                                               .kv = *kv,
                                                               .seqs = &seq,
                                                               .n_seqs = 1}));

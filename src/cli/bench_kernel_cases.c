@@ -252,7 +252,7 @@ static fl_err time_cache(fl_kernel_bench *b, const cache_case *c, bool write, bo
     const int64_t act_bytes = (int64_t)fl_dtype_bytes(act);
     fl_kv_rows seq = {.n_rows = tokens};
     fl_kv_write_args w = {.latent_stride = LATENT_DIM, .k_pe_stride = ROPE_DIM, .seqs = &seq, .n_seqs = 1};
-    void *latent, *k_pe, *pool;
+    void *latent, *k_pe, *table, *pool;
     w.kv = (fl_kv_layer){.latent_dim = LATENT_DIM,
                          .rope_dim = ROPE_DIM,
                          .format = c->format,
@@ -261,10 +261,12 @@ static fl_err time_cache(fl_kernel_bench *b, const cache_case *c, bool write, bo
     FL_TRY(fl_kernel_take(b, tokens / FL_KV_PAGE_TOKENS * w.kv.page_stride_bytes, &pool));
     FL_TRY(fl_kernel_take_pages(b, tokens / FL_KV_PAGE_TOKENS, &seq.pages));
     FL_TRY(fl_kernel_take_random(b, (int64_t)tokens * LATENT_DIM, act, 1, &latent));
-    FL_TRY(fl_kernel_take_random(b, (int64_t)tokens * ROPE_DIM, act, 1, &k_pe));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)tokens * ROPE_DIM, FL_DTYPE_F32, 1, &k_pe));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)tokens * ROPE_DIM, FL_DTYPE_F32, 1, &table));
     w.kv.base = pool;
     w.latent = latent;
     w.k_pe = k_pe;
+    w.table = table;
     fl_kv_read_args r = {.kv = w.kv, .pages = seq.pages, .n = tokens};
     FL_TRY(fl_kernel_take(b, (int64_t)tokens * LATENT_DIM * act_bytes, &r.latent));
     FL_TRY(fl_kernel_take(b, (int64_t)tokens * ROPE_DIM * act_bytes, &r.k_pe));

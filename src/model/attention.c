@@ -83,7 +83,6 @@ static fl_err project(fl_attention *t, const fl_inputs *normed) {
     for (int32_t i = 0; i < t->n_paths; i++)
         FL_TRY(fl_attention_take(t, (int64_t)rows * t->heads * q_dim, &t->paths[i].q));
     FL_TRY(fl_attention_take(t, (int64_t)rows * t->latent, &t->latents));
-    FL_TRY(fl_attention_take(t, (int64_t)rows * t->rope, &t->k_pe));
     FL_TRY(fl_dense_run(t->w->be, &(fl_dense_args){.w = &layer->qkv_a,
                                                    .x = *normed,
                                                    .rows = rows,
@@ -99,27 +98,18 @@ static fl_err project(fl_attention *t, const fl_inputs *normed) {
     return norm_part(t, t->q_rank, t->latent, NULL, &latents); /* gamma lives in kv_b: contract 6 */
 }
 
-/* Rotates the step's k_pe for one plane and stores it there, beside the latents. */
+/* Stores the latents and, rotated for one plane, k_pe. */
 static fl_err store(const fl_attention *t, const float *table, int32_t plane) {
     fl_backend *be = t->w->be;
-    const fl_rope_args keys = {.x = t->down + t->q_rank + t->latent,
-                               .x_stride = t->q_rank + t->latent + t->rope,
-                               .table = table,
-                               .rows = t->step->rows,
-                               .n_heads = 1,
-                               .rope_dim = t->rope,
-                               .scale = 1,
-                               .y = t->k_pe,
-                               .y_stride = t->rope};
     fl_kv_write_args args = {.latent = t->latents,
                              .latent_stride = t->latent,
-                             .k_pe = t->k_pe,
-                             .k_pe_stride = t->rope,
+                             .k_pe = t->down + t->q_rank + t->latent,
+                             .k_pe_stride = t->q_rank + t->latent + t->rope,
+                             .table = table,
                              .kv = *t->kv,
                              .seqs = t->step->seqs,
                              .n_seqs = t->step->n_seqs};
     args.kv.plane = plane;
-    FL_TRY(be->op->rope(be, &keys));
     return be->op->kv_write(be, &args);
 }
 

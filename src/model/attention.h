@@ -30,7 +30,6 @@ typedef struct fl_attention {
     float *q_raw;                /* [rows from q_raw_row on][heads][nope + rope] before rope */
     int32_t q_raw_row, tail_row; /* the first tail row is at or behind q_raw_row */
     void *latents;               /* [rows][latent] act */
-    void *k_pe;                  /* [rows][rope] act */
     void *out;                   /* [rows][heads][v] act */
     fl_path paths[FL_PATHS_MAX];
     int32_t n_paths;

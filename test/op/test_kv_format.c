@@ -263,16 +263,20 @@ static void naive_controls(void **state) {
     fl_backend *be = NULL;
     assert_int_equal(fl_backend_open("reference", 1, &be), FL_ERR_OK);
     fl_kv_layer layer = layer_of(FL_KV_INT2_NAIVE, 64, 8);
-    float latent[2 * 64], k_pe[2 * 8];
+    float latent[2 * 64], k_pe[2 * 8], straight[2 * 8];
     const int32_t page = 0;
     const fl_kv_rows seq = {.n_rows = 2, .pos = 4, .pages = &page};
     for (int i = 0; i < 128; i++) latent[i] = (float)(i % 61) / 20 - 1; /* -1 .. 2 */
     latent[77] = NAN;
-    for (int i = 0; i < 16; i++) k_pe[i] = 0.1f * (float)i;
+    for (int i = 0; i < 16; i++) {
+        k_pe[i] = 0.1f * (float)i;
+        straight[i] = (float)(i % 2 == 0);
+    }
     const fl_kv_write_args args = {.latent = latent,
                                    .latent_stride = 64,
                                    .k_pe = k_pe,
                                    .k_pe_stride = 8,
+                                   .table = straight,
                                    .kv = layer,
                                    .seqs = &seq,
                                    .n_seqs = 1};
@@ -291,17 +295,21 @@ static void naive_controls(void **state) {
 }
 
 static void a_page_in_parts(fl_backend *be, fl_kv_layer layer) {
-    enum { ROWS = 64, WIDE = 128 + 32 };
+    enum { ROWS = 64, WIDE = 128, ROPE = 32 };
     _Alignas(64) static uint8_t rows[ROWS * WIDE * 4], whole[PIECE_MAX];
+    static float k_pe[ROWS * ROPE], table[ROWS * ROPE];
     const int32_t page = 0;
-    int64_t element = (int64_t)fl_dtype_bytes(be->act_dtype);
     fl_kv_rows seq = {.n_rows = ROWS, .pages = &page};
-    fl_kv_write_args args = {.latent = rows, .latent_stride = WIDE, .k_pe = rows + 128 * element};
-    args.k_pe_stride = WIDE;
+    fl_kv_write_args args = {.latent = rows, .latent_stride = WIDE, .k_pe = k_pe, .k_pe_stride = ROPE};
+    args.table = table;
     args.kv = layer;
     args.seqs = &seq;
     args.n_seqs = 1;
     for (int i = 0; i < ROWS * WIDE; i++) fl_act_store(rows, be->act_dtype, i, noise());
+    for (int i = 0; i < ROWS * ROPE; i++) {
+        k_pe[i] = noise();
+        table[i] = noise();
+    }
     memset(piece, 0xaa, sizeof piece);
     assert_int_equal(be->op->kv_write(be, &args), FL_ERR_OK);
     memcpy(whole, piece, sizeof whole);

@@ -21,14 +21,14 @@ typedef struct shape {
 static const uint16_t outliers[FL_KV_OUTLIERS_MAX] = {0, 1, 33, 62, 63, 64, 100, 127};
 
 static const shape shapes[] = {
-    {OC_CHECK, 1, 1, FL_KV_BF16, {1, 0}, {0, 0}, 0, 0},
+    {OC_CHECK, 1, 2, FL_KV_BF16, {1, 0}, {0, 0}, 0, 0},
     {OC_CHECK, 128, 32, FL_KV_BF16, {1, 1}, {63, 64}, 0, 0},
     {OC_CHECK, 128, 32, FL_KV_BF16, {70, 64}, {37, 0}, 0, 0},
     {OC_CHECK, 128, 32, FL_KV_F32, {65, 3}, {63, 126}, 0, 0},
     {OC_CHECK, 512, 64, FL_KV_BF16, {2, 0}, {127, 0}, 0, 0},
     {OC_CHECK, 17, 6, FL_KV_F32, {100, 0}, {5, 0}, 0, 0},
     {OC_CHECK, 40, 10, FL_KV_BF16, {63, 128}, {65, 64}, 0, 0},
-    {OC_CHECK, 1, 1, FL_KV_FP8, {1, 0}, {0, 0}, 0, 0},
+    {OC_CHECK, 1, 2, FL_KV_FP8, {1, 0}, {0, 0}, 0, 0},
     {OC_CHECK, 128, 32, FL_KV_FP8, {70, 64}, {37, 0}, 0, 0},
     {OC_CHECK, 200, 10, FL_KV_FP8, {3, 0}, {63, 0}, 0, 0},
     {OC_CHECK, 512, 64, FL_KV_FP8, {2, 1}, {127, 5}, 0, 0},
@@ -40,6 +40,7 @@ static const shape shapes[] = {
     {OC_CHECK, 24, 6, FL_KV_INT2_NAIVE, {130, 1}, {1, 0}, 0, 0},
     {OC_CHECK, 512, 64, FL_KV_BF16, {5, 6}, {60, 1}, 0, 0},
     {OC_CHECK, 96, 6, FL_KV_INT4, {7, 2}, {61, 0}, 32, 3},
+    {OC_CHECK, 32, 130, FL_KV_BF16, {6, 3}, {61, 0}, 0, 0},
     {OC_CHECK, 128, 32, FL_KV_INT4_NAIVE, {9, 4}, {3, 60}, 0, 0},
     {OC_BENCH, 128, 32, FL_KV_BF16, {128, 128}, {0, 0}, 0, 0},
     {OC_BENCH, 128, 32, FL_KV_FP8, {128, 128}, {0, 0}, 0, 0},
@@ -58,17 +59,19 @@ static int64_t place(const shape *s, int64_t stride, int32_t i, int32_t pos, int
 typedef struct fixture {
     const shape *s;
     int64_t stride;
-    oc_pair latent, k_pe;
+    oc_pair latent;
+    oc_mat k_pe, table;
     fl_kv_rows seqs[2];
     int32_t n_seqs;
 } fixture;
 
 static fl_kv_write_args make_args(const fixture *f, bool ref, const oc_mat *pool) {
-    const oc_mat *latent = ref ? &f->latent.ref : &f->latent.be, *k_pe = ref ? &f->k_pe.ref : &f->k_pe.be;
+    const oc_mat *latent = ref ? &f->latent.ref : &f->latent.be;
     return (fl_kv_write_args){.latent = latent->data,
                               .latent_stride = latent->stride,
-                              .k_pe = k_pe->data,
-                              .k_pe_stride = k_pe->stride,
+                              .k_pe = f->k_pe.data,
+                              .k_pe_stride = f->k_pe.stride,
+                              .table = f->table.data,
                               .kv = {.base = pool->data,
                                      .page_stride_bytes = f->stride,
                                      .latent_dim = f->s->latent,
@@ -81,6 +84,30 @@ static fl_kv_write_args make_args(const fixture *f, bool ref, const oc_mat *pool
                               .n_seqs = f->n_seqs};
 }
 
+static double halved(double value) {
+    return (double)fl_f32_of_bf16(fl_bf16_of_f32((float)value));
+}
+
+/* k_pe and rotations. `exact`: of so few bits that every product is exact. */
+static void fill_k_pe(oc_run *run, fixture *f, bool exact) {
+    oc_fill_mat(run, &f->k_pe, OC_SPIKE);
+    for (int32_t r = 0; r < f->k_pe.rows; r++)
+        for (int32_t j = 0; j < f->s->rope; j += 2) {
+            double angle = oc_uniform(run) * 1000, c = cos(angle), s = sin(angle);
+            oc_set(&f->table, r, j, exact ? halved(c) : c);
+            oc_set(&f->table, r, j + 1, exact ? halved(s) : s);
+            for (int32_t i = j; exact && i < j + 2; i++)
+                oc_set(&f->k_pe, r, i, halved(oc_get(&f->k_pe, r, i)));
+        }
+}
+
+/* Element j of a row's k_pe, rotated. */
+static double rotated(const fixture *f, int32_t row, int32_t j) {
+    double x = oc_get(&f->k_pe, row, j), other = oc_get(&f->k_pe, row, j ^ 1);
+    double c = oc_get(&f->table, row, j & ~1), s = oc_get(&f->table, row, j | 1);
+    return j % 2 == 0 ? x * c - other * s : x * c + other * s;
+}
+
 static fixture make_fixture(oc_run *run, const shape *s) {
     fixture f = {.s = s};
     const fl_kv_write_args sized = make_args(&f, true, &(oc_mat){0});
@@ -88,7 +115,9 @@ static fixture make_fixture(oc_run *run, const shape *s) {
     int32_t rows = s->rows[0] + s->rows[1];
     /* strides of whole vectors, and others */
     f.latent = oc_act(run, rows, s->latent, s->latent + (rows % 2 ? 8 : 3), OC_NORMAL);
-    f.k_pe = oc_act(run, rows, s->rope, s->latent + 40, OC_SPIKE);
+    f.k_pe = oc_input(run, FL_DTYPE_F32, rows, s->rope, s->rope + (rows % 2 ? 8 : 3));
+    f.table = oc_input(run, FL_DTYPE_F32, rows, s->rope, s->rope);
+    fill_k_pe(run, &f, true);
     const int32_t *own = oc_given(run, pages, sizeof pages);
     /* the second timeline's rows come first */
     f.seqs[0] = (fl_kv_rows){.row = s->rows[1], .n_rows = s->rows[0], .pos = s->pos[0], .pages = own};
@@ -102,9 +131,8 @@ static void expect(const fixture *f, const oc_mat *pool) {
     for (int32_t i = 0; i < f->n_seqs; i++)
         for (int32_t r = 0; r < f->seqs[i].n_rows; r++)
             for (int32_t j = 0; j < f->s->latent + f->s->rope; j++) {
-                const oc_mat *from = j < f->s->latent ? &f->latent.ref : &f->k_pe.ref;
-                int32_t column = j < f->s->latent ? j : j - f->s->latent;
-                float value = (float)oc_get(from, f->seqs[i].row + r, column);
+                int32_t row = f->seqs[i].row + r, column = j - f->s->latent;
+                float value = (float)(column < 0 ? oc_get(&f->latent.ref, row, j) : rotated(f, row, column));
                 uint8_t *at = (uint8_t *)pool->data + place(f->s, f->stride, i, f->seqs[i].pos + r, j);
                 fl_act_store(at, fl_kv_format_dtype(f->s->format), 0, value);
             }
@@ -138,7 +166,7 @@ static void row_near_input(oc_run *run, const fixture *f, const fl_kv_write_args
     }
     for (int32_t j = 0; j < kv->rope_dim; j++) {
         float k_pe = fl_act_load(fl_kv_k_pe(kv, piece, pos % 64), FL_DTYPE_BF16, j);
-        OC_TRUE(run, fl_bf16_of_f32((float)oc_get(&f->k_pe.ref, row, j)) == fl_bf16_of_f32(k_pe));
+        OC_TRUE(run, fl_bf16_of_f32((float)rotated(f, row, j)) == fl_bf16_of_f32(k_pe));
     }
 }
 
@@ -172,19 +200,48 @@ static void check_shape(oc_run *run, const shape *s) {
     }
 }
 
+/* What is stored of k_pe is what rope makes of it, bit for bit, with tables of any bits. */
+static void check_rotation(oc_run *run) {
+    static const shape s = {OC_CHECK, 32, 64, FL_KV_BF16, {70, 0}, {3, 0}, 0, 0};
+    if (!oc_case(run, s.kind, "kv_write rotation")) return;
+    fixture f = make_fixture(run, &s);
+    fill_k_pe(run, &f, false);
+    oc_mat pool = oc_block(run, N_PAGES * f.stride);
+    oc_mat turned = oc_output(run, run->be->act_dtype, s.rows[0], s.rope, s.rope);
+    const fl_kv_write_args args = make_args(&f, run->is_reference, &pool);
+    const fl_rope_args rope = {.x = args.k_pe,
+                               .x_stride = args.k_pe_stride,
+                               .table = args.table,
+                               .rows = s.rows[0],
+                               .n_heads = 1,
+                               .rope_dim = s.rope,
+                               .scale = 1,
+                               .y = turned.data,
+                               .y_stride = s.rope};
+    OC_OK(run, run->be->op->kv_write(run->be, &args));
+    OC_OK(run, run->be->op->rope(run->be, &rope));
+    for (int32_t r = 0; r < s.rows[0]; r++)
+        for (int32_t j = 0; j < s.rope; j++) {
+            int64_t at = place(&s, f.stride, 0, s.pos[0] + r, s.latent + j);
+            float stored = fl_act_load((uint8_t *)pool.data + at, FL_DTYPE_BF16, 0);
+            OC_TRUE(run, fl_bf16_of_f32(stored) == fl_bf16_of_f32((float)oc_get(&turned, r, j)));
+        }
+}
+
 /* Round to nearest, ties to even: by literal bits. Only f32 act can hold such values. */
 static void check_rounding(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "kv_write rounding")) return;
     const float values[8] = {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -0x1.01p0f,
                              0,         -0.0f,     0x1.fep127f,   0x1p-130f};
     const uint16_t rounded[8] = {0x3f80, 0x3f82, 0x3f81, 0xbf80, 0, 0x8000, 0x7f7f, 0x0008};
-    oc_pair latent = oc_act(run, 1, 8, 8, OC_ZERO), k_pe = oc_act(run, 1, 1, 1, OC_ZERO);
+    oc_pair latent = oc_act(run, 1, 8, 8, OC_ZERO);
+    const float straight[2] = {1, 0}, *k_pe = oc_given(run, (const float[2]){0, 0}, sizeof straight);
     for (int32_t j = 0; j < 8; j++) oc_set(&latent.be, 0, j, (double)values[j]);
     const fl_kv_rows seq = {.n_rows = 1, .pages = oc_memory(run, sizeof(int32_t))};
-    uint16_t *pool = oc_memory(run, 64 * 9 * 2);
-    fl_kv_write_args args = {
-        .latent = latent.be.data, .latent_stride = 8, .k_pe = k_pe.be.data, .k_pe_stride = 1};
-    args.kv = (fl_kv_layer){(uint8_t *)pool, 64 * 9 * 2, 8, 1, FL_KV_BF16, 0, 0, NULL, 0, 0};
+    uint16_t *pool = oc_memory(run, 64 * 10 * 2);
+    fl_kv_write_args args = {.latent = latent.be.data, .latent_stride = 8, .k_pe = k_pe, .k_pe_stride = 2};
+    args.table = oc_given(run, straight, sizeof straight);
+    args.kv = (fl_kv_layer){(uint8_t *)pool, 64 * 10 * 2, 8, 2, FL_KV_BF16, 0, 0, NULL, 0, 0};
     args.seqs = &seq;
     args.n_seqs = 1;
     OC_OK(run, run->be->op->kv_write(run->be, &args));
@@ -211,7 +268,7 @@ static void check_int4_limits(oc_run *run, const fl_kv_write_args *plain) {
     int64_t piece_bytes = 64 * (64 + 4 * 4 + 2 * 2 + 4 * 2);
     OC_ACCEPTED_WITH(run, kv_write, good, kv.page_stride_bytes, piece_bytes);
     OC_REFUSED_WITH(run, kv_write, good, kv.page_stride_bytes, piece_bytes - 1, "kv.page_stride_bytes");
-    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * (132 * 2 + 64 + 16 + 4 + 8));
+    oc_cost(run, fl_kv_write_cost(&good), 5 * 4 * 3, 5 * (128 * 2 + 4 * 8 + 64 + 16 + 4 + 8));
 }
 
 static void check_limits(oc_run *run) {
@@ -227,16 +284,17 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, kv_write, good, kv.format, FL_N_KV_FORMATS, "kv_write: kv.format");
     OC_REFUSED_WITH(run, kv_write, good, kv.latent_dim, 0, "kv_write: kv.latent_dim");
     OC_REFUSED_WITH(run, kv_write, good, kv.rope_dim, 0, "kv_write: kv.rope_dim");
+    OC_REFUSED_WITH(run, kv_write, good, kv.rope_dim, 3, "kv_write: kv.rope_dim");
     OC_REFUSED_WITH(run, kv_write, good, kv.plane, 1, "kv_write: kv.plane");
     OC_REFUSED_WITH(run, kv_write, good, kv.plane, -1, "kv_write: kv.plane");
     OC_REFUSED_WITH(run, kv_write, good, kv.planes, -1, "kv_write: kv.planes");
     OC_REFUSED_WITH(run, kv_write, good, n_seqs, 0, "kv_write: n_seqs");
     OC_ACCEPTED_WITH(run, kv_write, good, n_seqs, 1);
-    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 4);
+    oc_cost(run, fl_kv_write_cost(&good), 5 * 4 * 3, 5 * (8 * 2 + 4 * 8 + 12 * 2));
     good.kv.format = FL_KV_F32;
-    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * 12 * 6);
+    oc_cost(run, fl_kv_write_cost(&good), 5 * 4 * 3, 5 * (8 * 2 + 4 * 8 + 12 * 4));
     good.kv.format = FL_KV_FP8;
-    oc_cost(run, fl_kv_write_cost(&good), 0, 5 * (12 * 2 + 8 + 4 + 4 * 2));
+    oc_cost(run, fl_kv_write_cost(&good), 5 * 4 * 3, 5 * (8 * 2 + 4 * 8 + 8 + 4 + 4 * 2));
     check_int4_limits(run, &good);
     good.kv.format = FL_KV_BF16;
     seqs[1].n_rows = 0;
@@ -251,6 +309,7 @@ static void check_limits(oc_run *run) {
 
 void fl_kv_write_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    check_rotation(run);
     check_rounding(run);
     check_limits(run);
 }

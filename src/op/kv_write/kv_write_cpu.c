@@ -56,17 +56,30 @@ static void write_latent(const job *j, int32_t i, uint8_t *piece, int32_t slot) 
     fl_kv_latent_store(kv, piece, slot, x, FL_DTYPE_F32);
 }
 
+/* x rotated, as f32 of a value that act holds. One product fused, the other rounded: the bits of rope. */
+static void rotate(const job *j, int64_t row, float *y) {
+    const float *x = j->a->k_pe + row * j->a->k_pe_stride, *table = j->a->table + row * j->a->kv.rope_dim;
+    for (int32_t i = 0; i < j->a->kv.rope_dim; i += 2) {
+        y[i] = fmaf(x[i], table[i], -(x[i + 1] * table[i + 1]));
+        y[i + 1] = fmaf(x[i + 1], table[i], x[i] * table[i + 1]);
+    }
+    if (j->act == FL_DTYPE_BF16)
+        for (int32_t i = 0; i < j->a->kv.rope_dim; i++) y[i] = fl_f32_of_bf16(fl_bf16_of_f32(y[i]));
+}
+
 static void write_rows(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const job *j = context;
     const fl_kv_write_args *a = j->a;
+    float k_pe[FL_ATTN_HEAD_DIM_MAX];
     fl_span rows = fl_span_of_task(task, ROWS_PER_TASK, j->seq->n_rows);
     for (int32_t i = rows.first; i < rows.end; i++) {
         int32_t pos = j->seq->pos + i, slot = pos % FL_KV_PAGE_TOKENS;
         int64_t row = j->seq->row + i;
         uint8_t *piece = fl_kv_piece(&a->kv, j->seq->pages[pos / FL_KV_PAGE_TOKENS]);
         write_latent(j, i, piece, slot);
-        fl_kv_k_pe_store(&a->kv, piece, slot, fl_element(a->k_pe, j->act, row * a->k_pe_stride), j->act);
+        rotate(j, row, k_pe);
+        fl_kv_k_pe_store(&a->kv, piece, slot, k_pe, FL_DTYPE_F32);
     }
 }
 

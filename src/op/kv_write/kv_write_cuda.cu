@@ -1,11 +1,13 @@
 /* kv_write, CUDA. A warp TOKENS tokens, a lane runs of 8 dimensions: all loads are under way before the first is looked
  * at; lanes of a group agree on its scale by shuffles, and what a warp stores lies side by side. A launch takes up to
- * SEQS timelines, whose descriptors travel as its parameter, and a warp finds its own by bisection. Bound by memory
- * traffic; where few rows decode, by latency: then a token a warp.
+ * SEQS timelines, whose descriptors travel as its parameter, and a warp finds its own by bisection. Of k_pe a lane has
+ * a pair, which it rotates between the load and the store. Bound by memory traffic; where few rows decode, by latency:
+ * then a token a warp.
  *
  * The naive formats need the smallest and the largest latent of every timeline first: another kernel takes them with
  * integer atomics, exact in any order, on keys that order as floats do. */
 #include "op/cuda/kv_format.cuh"
+#include "op/cuda/rope.cuh"
 
 enum { WARPS = 8, SEQS = 64, RUNS = 2, EXTENT_ROWS = 8, ROWS_MANY = 4096 };
 
@@ -18,10 +20,12 @@ typedef struct seq {
 
 typedef struct params {
     fl_kv_cuda kv;
-    const uint16_t *latent, *k_pe;
+    const uint16_t *latent;
+    const float *k_pe, *table;
     int64_t latent_stride, k_pe_stride;
-    bool wide_latent, wide_k_pe; /* rows of the inputs in whole runs at 16-byte addresses */
-    float naive_code_max;        /* 0: not a naive format */
+    bool wide_latent;     /* rows in whole runs at 16-byte addresses */
+    bool pairs;           /* of k_pe, of the table and of what is stored at addresses that take one access each */
+    float naive_code_max; /* 0: not a naive format */
     uint32_t *extents; /* naive: [SEQS][2] keys: of the largest latent, of the largest negated one */
     int64_t rows;      /* of all timelines here */
     int32_t n_seqs;
@@ -126,12 +130,39 @@ FL_DEVICE void store(const params &p, int32_t of_seq, uint8_t *piece, int32_t sl
     }
 }
 
+/* Dimensions dim and dim + 1 of a row, if there are such. */
+FL_DEVICE float2 fetch_pair(const params &p, const float *row, int32_t dim) {
+    if (dim >= p.kv.rope_dim) return make_float2(0, 0);
+    return p.pairs ? __ldg((const float2 *)(row + dim)) : make_float2(row[dim], row[dim + 1]);
+}
+
+FL_DEVICE void put_k_pe(const params &p, uint16_t *to, int32_t dim, float2 x, float2 turn) {
+    if (dim >= p.kv.rope_dim) return;
+    uint32_t rotated =
+        fl_pack_bf16(fl_rope_even(x.x, x.y, turn.x, turn.y), fl_rope_odd(x.x, x.y, turn.x, turn.y));
+    if (p.pairs) {
+        *(uint32_t *)(to + dim) = rotated;
+    } else {
+        to[dim] = (uint16_t)rotated;
+        to[dim + 1] = (uint16_t)(rotated >> 16);
+    }
+}
+
 /* A token under way: where it goes, and what was read of it. */
 typedef struct token {
     uint8_t *piece;
     int32_t of_seq, slot, row;
-    uint4 x[RUNS], k_pe;
+    uint4 x[RUNS];
+    float2 k_pe, turn;
 } token;
+
+FL_DEVICE const float *k_pe_at(const params &p, const token *t) {
+    return p.k_pe + t->row * p.k_pe_stride;
+}
+
+FL_DEVICE const float *table_at(const params &p, const token *t) {
+    return p.table + (int64_t)t->row * p.kv.rope_dim;
+}
 
 FL_DEVICE void open_token(const params &p, int64_t row, token *t) {
     t->of_seq = find_seq(p, row);
@@ -141,18 +172,17 @@ FL_DEVICE void open_token(const params &p, int64_t row, token *t) {
     t->row = s.row + i;
     t->piece = fl_kv_piece_at(p.kv, __ldg(s.pages + pos / FL_KV_PAGE_TOKENS));
     fetch(p, p.latent + t->row * p.latent_stride, 0, t->x);
-    t->k_pe = fl_kv_row_fetch8(p.k_pe + t->row * p.k_pe_stride, (int32_t)(threadIdx.x % 32) * FL_KV_RUN,
-                               p.kv.rope_dim, p.wide_k_pe);
+    t->k_pe = fetch_pair(p, k_pe_at(p, t), (int32_t)(threadIdx.x % 32) * 2);
+    t->turn = fetch_pair(p, table_at(p, t), (int32_t)(threadIdx.x % 32) * 2);
 }
 
 template <fl_kv_format FORMAT> FL_DEVICE void write_token(const params &p, token *t) {
     const fl_kv_cuda &kv = p.kv;
     uint16_t *to = (uint16_t *)(t->piece + kv.k_pe_bytes) + t->slot * kv.rope_dim;
-    int32_t dim = (int32_t)(threadIdx.x % 32) * FL_KV_RUN;
-    put8(to, dim, kv.rope_dim, t->k_pe, kv.wide_k_pe);
-    while ((dim += FL_KV_WARP_DIMS) < kv.rope_dim)
-        put8(to, dim, kv.rope_dim,
-             fl_kv_row_fetch8(p.k_pe + t->row * p.k_pe_stride, dim, kv.rope_dim, p.wide_k_pe), kv.wide_k_pe);
+    int32_t dim = (int32_t)(threadIdx.x % 32) * 2;
+    put_k_pe(p, to, dim, t->k_pe, t->turn);
+    while ((dim += 32 * 2) < kv.rope_dim)
+        put_k_pe(p, to, dim, fetch_pair(p, k_pe_at(p, t), dim), fetch_pair(p, table_at(p, t), dim));
     for (int32_t first = 0;;) {
 #pragma unroll
         for (int32_t k = 0; k < RUNS; k++)
@@ -225,13 +255,14 @@ extern "C" fl_err fl_kv_write_cuda(fl_backend *be, const fl_kv_write_args *a) {
     params p = {};
     FL_TRY(fl_kv_cuda_of("kv_write", &a->kv, &p.kv));
     p.latent = (const uint16_t *)a->latent;
-    p.k_pe = (const uint16_t *)a->k_pe;
+    p.k_pe = a->k_pe;
+    p.table = a->table;
     p.latent_stride = a->latent_stride;
     p.k_pe_stride = a->k_pe_stride;
     p.wide_latent = ((uintptr_t)a->latent % 16 | (uintptr_t)(a->latent_stride % FL_KV_RUN)) == 0 &&
                     a->kv.latent_dim % FL_KV_RUN == 0;
-    p.wide_k_pe = ((uintptr_t)a->k_pe % 16 | (uintptr_t)(a->k_pe_stride % FL_KV_RUN)) == 0 &&
-                  a->kv.rope_dim % FL_KV_RUN == 0;
+    p.pairs = ((uintptr_t)a->k_pe | (uintptr_t)a->table) % sizeof(float2) == 0 && a->k_pe_stride % 2 == 0 &&
+              ((uintptr_t)a->kv.base | (uintptr_t)a->kv.page_stride_bytes) % sizeof(uint32_t) == 0;
     p.naive_code_max = (float)fl_kv_naive_code_max(a->kv.format);
     p.extents = (uint32_t *)cuda->workspace;
     for (int32_t i = 0; i < a->n_seqs; i += SEQS)

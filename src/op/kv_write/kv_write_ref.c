@@ -93,21 +93,31 @@ static void write_latent(const fl_kv_write_args *a, uint8_t *piece, int32_t slot
                          code_max > 0 ? naive_value(e, code_max, x[j]) : x[j]);
 }
 
+static void write_k_pe(const fl_kv_write_args *a, uint8_t *piece, int32_t slot, int64_t row) {
+    const fl_kv_layer *kv = &a->kv;
+    const float *x = a->k_pe + row * a->k_pe_stride, *rotation = a->table + row * kv->rope_dim;
+    uint8_t *to = piece + fl_kv_layout_of(kv).k_pe_bytes;
+    for (int32_t j = 0; j < kv->rope_dim; j += 2) {
+        double even = (double)x[j], odd = (double)x[j + 1];
+        double cosine = (double)rotation[j], sine = (double)rotation[j + 1];
+        fl_dtype dtype = fl_kv_format_dtype(kv->format);
+        fl_act_store(to, dtype, slot * kv->rope_dim + j, (float)(even * cosine - odd * sine));
+        fl_act_store(to, dtype, slot * kv->rope_dim + j + 1, (float)(even * sine + odd * cosine));
+    }
+}
+
 fl_err fl_kv_write_ref(fl_backend *be, const fl_kv_write_args *a) {
     (void)be;
     FL_TRY(fl_kv_write_validate(a));
     const fl_kv_layer *kv = &a->kv;
-    fl_dtype dtype = fl_kv_format_dtype(kv->format);
     for (int32_t s = 0; s < a->n_seqs; s++) {
         const fl_kv_rows *seq = &a->seqs[s];
         extent e = find_extent(a, seq);
         for (int32_t i = 0; i < seq->n_rows; i++) {
             int32_t row = seq->row + i, pos = seq->pos + i, slot = pos % FL_KV_PAGE_TOKENS;
             uint8_t *piece = fl_kv_piece(kv, seq->pages[pos / FL_KV_PAGE_TOKENS]);
-            const float *k_pe = (const float *)a->k_pe + row * a->k_pe_stride;
             write_latent(a, piece, slot, (const float *)a->latent + row * a->latent_stride, e);
-            for (int32_t j = 0; j < kv->rope_dim; j++)
-                fl_act_store(piece + fl_kv_layout_of(kv).k_pe_bytes, dtype, slot * kv->rope_dim + j, k_pe[j]);
+            write_k_pe(a, piece, slot, row);
         }
     }
     return FL_ERR_OK;
