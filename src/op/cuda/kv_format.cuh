@@ -335,7 +335,8 @@ FL_DEVICE void fl_kv_store_fp8(const fl_kv_cuda &kv, uint8_t *piece, int32_t slo
 /* Stores the outliers of a run; bit i: dimension i of the run is one. */
 FL_DEVICE uint32_t fl_kv_store_outliers8(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t dim,
                                          const uint32_t words[4]) {
-    if ((kv.outlier_runs[dim / FL_KV_WARP_DIMS] >> dim / FL_KV_RUN % 32 & 1u) == 0) return 0;
+    if (kv.n_outliers == 0 || (kv.outlier_runs[dim / FL_KV_WARP_DIMS] >> dim / FL_KV_RUN % 32 & 1u) == 0)
+        return 0;
     uint16_t *kept = (uint16_t *)(piece + kv.outliers_bytes) + slot * kv.n_outliers;
     uint32_t found = 0;
     for (int32_t k = 0; k < kv.n_outliers; k++) {
@@ -396,36 +397,74 @@ FL_DEVICE uint32_t fl_kv_int4_codes(const uint32_t words[4], float minimum, floa
     return codes - shifts;
 }
 
-/* This lane's run of an int4 token; 4 or 8 lanes side by side share a group. All lanes of the warp take part. */
-FL_DEVICE void fl_kv_store_int4(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t dim, uint4 run) {
-    uint32_t words[4] = {run.x, run.y, run.z, run.w};
-    bool inside = dim < kv.latent_dim;
-    uint32_t outliers = inside ? fl_kv_store_outliers8(kv, piece, slot, dim, words) : 0;
-    uint32_t extent = fl_kv_extent8(words, outliers), codes = 0;
-    for (int32_t step = kv.group / (2 * FL_KV_RUN); step > 0; step /= 2)
-        extent = fl_kv_min_nan_bf16x2(extent, __shfl_xor_sync(~0u, extent, step));
-    if (!inside) return;
+/* A group's minimum and scale as stored, and as numbers. */
+typedef struct fl_kv_fit {
+    uint32_t stored;
+    float minimum, step; /* of a group that is no numbers: 0 or NaN */
+} fl_kv_fit;
+
+/* From {minimum, negated maximum} in bf16, NaN if the group holds one. */
+FL_DEVICE fl_kv_fit fl_kv_fit_int4(uint32_t extent) {
+    fl_kv_fit fit;
     float low = fl_low_of_bf16x2(extent), high = -fl_high_of_bf16x2(extent);
     bool fits = low >= -65504.0f && high <= 65504.0f; /* not for NaN either */
     uint16_t minimum = __half_as_ushort(__float2half_rd(low));
-    float low_stored = __half2float(__ushort_as_half(minimum));
-    float range = __fsub_rn(high, low_stored);
+    fit.minimum = __half2float(__ushort_as_half(minimum));
+    float range = __fsub_rn(high, fit.minimum);
     uint16_t scale = __half_as_ushort(__float2half_ru(fl_kv_quotient(range, 15.0f, 1.0f / 15.0f)));
     if (!fits) minimum = scale = 0x7e00; /* NaN */
-    float step = __half2float(__ushort_as_half(scale));
+    fit.step = __half2float(__ushort_as_half(scale));
+    fit.stored = (uint32_t)minimum << 16 | scale;
+    return fit;
+}
+
+/* Codes of a run; those of outliers are 0. */
+FL_DEVICE uint32_t fl_kv_run_codes(uint32_t words[4], uint32_t outliers, const fl_kv_fit &fit,
+                                   uint32_t low2) {
+    uint32_t codes = 0;
     if (outliers != 0) { /* out of the way: they could be beyond 15 steps */
 #pragma unroll
         for (int32_t i = 0; i < 4; i++) {
             uint32_t keep = fl_kv_kept(outliers >> 2 * i);
-            words[i] = (words[i] & keep) | (fl_pack_bf16(low, low) & ~keep);
+            words[i] = (words[i] & keep) | (low2 & ~keep);
         }
     }
-    if (step > 0) codes = fl_kv_int4_codes(words, low_stored, step); /* else all the minimum, or NaN */
+    if (fit.step > 0)
+        codes = fl_kv_int4_codes(words, fit.minimum, fit.step); /* else all the minimum, or NaN */
     for (; outliers != 0; outliers &= outliers - 1) codes &= ~(0xfu << 4 * (__ffs((int32_t)outliers) - 1));
-    *(uint32_t *)(piece + (slot * kv.latent_dim + dim) / 2) = codes;
+    return codes;
+}
+
+/* This lane's two runs of an int4 token, from `dim` on; 2 or 4 lanes side by side share a group. All lanes of the warp
+ * take part. */
+FL_DEVICE void fl_kv_store_int4(const fl_kv_cuda &kv, uint8_t *piece, int32_t slot, int32_t dim, uint4 first,
+                                uint4 second) {
+    uint32_t front[4] = {first.x, first.y, first.z, first.w};
+    uint32_t back[4] = {second.x, second.y, second.z, second.w}, outliers[2] = {0, 0};
+    bool inside = dim < kv.latent_dim;
+    if (inside) {
+        outliers[0] = fl_kv_store_outliers8(kv, piece, slot, dim, front);
+        outliers[1] = fl_kv_store_outliers8(kv, piece, slot, dim + FL_KV_RUN, back);
+    }
+    uint32_t extent =
+        fl_kv_min_nan_bf16x2(fl_kv_extent8(front, outliers[0]), fl_kv_extent8(back, outliers[1]));
+    extent = fl_kv_min_nan_bf16x2(extent, __shfl_xor_sync(~0u, extent, 1));
+    if (kv.group == 64) extent = fl_kv_min_nan_bf16x2(extent, __shfl_xor_sync(~0u, extent, 2));
+    if (!inside) return;
+    fl_kv_fit fit = fl_kv_fit_int4(extent);
+    uint32_t low2 = __byte_perm(extent, 0, 0x1010),
+             *to = (uint32_t *)(piece + (slot * kv.latent_dim + dim) / 2);
+    uint2 codes = make_uint2(fl_kv_run_codes(front, outliers[0], fit, low2),
+                             fl_kv_run_codes(back, outliers[1], fit, low2));
+    if (kv.wide_latent) {
+        *(uint2 *)to = codes;
+    } else {
+        to[0] = codes.x;
+        to[1] = codes.y;
+    }
     if (dim % kv.group == 0)
         ((uint32_t *)(piece + kv.scales_bytes))[slot * kv.groups + (kv.group == 64 ? dim / 64 : dim / 32)] =
-            (uint32_t)minimum << 16 | scale;
+            fit.stored;
 }
 
 #endif

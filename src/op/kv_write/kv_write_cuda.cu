@@ -23,11 +23,11 @@ typedef struct params {
     const uint16_t *latent;
     const float *k_pe, *table;
     int64_t latent_stride, k_pe_stride;
-    bool wide_latent;     /* rows in whole runs at 16-byte addresses */
-    bool pairs;           /* of k_pe, of the table and of what is stored at addresses that take one access each */
+    bool wide_latent; /* rows in whole runs at 16-byte addresses */
+    bool pairs;       /* of k_pe, of the table and of what is stored at addresses that take one access each */
     float naive_code_max; /* 0: not a naive format */
-    uint32_t *extents; /* naive: [SEQS][2] keys: of the largest latent, of the largest negated one */
-    int64_t rows;      /* of all timelines here */
+    uint32_t *extents;    /* naive: [SEQS][2] keys: of the largest latent, of the largest negated one */
+    int64_t rows;         /* of all timelines here */
     int32_t n_seqs;
     seq seqs[SEQS];
 } params;
@@ -106,28 +106,20 @@ FL_DEVICE int32_t find_seq(const params &p, int64_t row) {
     return low;
 }
 
-/* Runs of RUNS * FL_KV_WARP_DIMS dimensions from `first` on. */
-FL_DEVICE void fetch(const params &p, const uint16_t *row, int32_t first, uint4 x[RUNS]) {
-#pragma unroll
-    for (int32_t k = 0; k < RUNS; k++) {
-        int32_t dim = first + k * FL_KV_WARP_DIMS + (int32_t)(threadIdx.x % 32) * FL_KV_RUN;
-        x[k] = fl_kv_row_fetch8(row, dim, p.kv.latent_dim, p.wide_latent);
-    }
+enum { AT_ONCE = RUNS * FL_KV_WARP_DIMS };
+
+/* First dimension of a lane's run k, of AT_ONCE from `first` on: a warp's runs lie side by side, but for int4, where
+ * what is found once a group should be found by few lanes, a lane's do. */
+template <fl_kv_format FORMAT> FL_DEVICE int32_t run_dim(int32_t first, int32_t k) {
+    int32_t lane = threadIdx.x % 32;
+    return first + FL_KV_RUN * (FORMAT == FL_KV_INT4 ? lane * RUNS + k : k * 32 + lane);
 }
 
-/* FORMAT: fp8, int4, or bf16 for all plain ones. */
 template <fl_kv_format FORMAT>
-FL_DEVICE void store(const params &p, int32_t of_seq, uint8_t *piece, int32_t slot, int32_t first, uint4 x) {
-    const fl_kv_cuda &kv = p.kv;
-    int32_t dim = first + (int32_t)(threadIdx.x % 32) * FL_KV_RUN;
-    if (FORMAT == FL_KV_FP8) {
-        fl_kv_store_fp8(kv, piece, slot, dim, x);
-    } else if (FORMAT == FL_KV_INT4) {
-        fl_kv_store_int4(kv, piece, slot, dim, x);
-    } else {
-        if (p.naive_code_max > 0) x = naive_run(p, of_seq, x);
-        put8((uint16_t *)piece + slot * kv.latent_dim, dim, kv.latent_dim, x, kv.wide_latent);
-    }
+FL_DEVICE void fetch(const params &p, const uint16_t *row, int32_t first, uint4 x[RUNS]) {
+#pragma unroll
+    for (int32_t k = 0; k < RUNS; k++)
+        x[k] = fl_kv_row_fetch8(row, run_dim<FORMAT>(first, k), p.kv.latent_dim, p.wide_latent);
 }
 
 /* Dimensions dim and dim + 1 of a row, if there are such. */
@@ -164,14 +156,34 @@ FL_DEVICE const float *table_at(const params &p, const token *t) {
     return p.table + (int64_t)t->row * p.kv.rope_dim;
 }
 
-FL_DEVICE void open_token(const params &p, int64_t row, token *t) {
+FL_DEVICE void store_plain(const params &p, const token &t, int32_t dim, uint4 x) {
+    if (p.naive_code_max > 0) x = naive_run(p, t.of_seq, x);
+    put8((uint16_t *)t.piece + t.slot * p.kv.latent_dim, dim, p.kv.latent_dim, x, p.kv.wide_latent);
+}
+
+/* AT_ONCE dimensions from `first` on. FORMAT: fp8, int4, or bf16 for all plain ones. */
+template <fl_kv_format FORMAT> FL_DEVICE void store(const params &p, const token &t, int32_t first) {
+    if constexpr (FORMAT == FL_KV_INT4) {
+        fl_kv_store_int4(p.kv, t.piece, t.slot, run_dim<FORMAT>(first, 0), t.x[0], t.x[1]);
+    } else {
+#pragma unroll
+        for (int32_t k = 0; k < RUNS; k++) {
+            int32_t dim = run_dim<FORMAT>(first, k);
+            if (first + k * FL_KV_WARP_DIMS >= p.kv.latent_dim) return;
+            if (FORMAT == FL_KV_FP8) fl_kv_store_fp8(p.kv, t.piece, t.slot, dim, t.x[k]);
+            else store_plain(p, t, dim, t.x[k]);
+        }
+    }
+}
+
+template <fl_kv_format FORMAT> FL_DEVICE void open_token(const params &p, int64_t row, token *t) {
     t->of_seq = find_seq(p, row);
     const seq &s = p.seqs[t->of_seq];
     int32_t i = (int32_t)(row - s.rows_before), pos = (s.pos_at ? __ldg(s.pos_at) : s.pos) + i;
     t->slot = pos % FL_KV_PAGE_TOKENS;
     t->row = s.row + i;
     t->piece = fl_kv_piece_at(p.kv, __ldg(s.pages + pos / FL_KV_PAGE_TOKENS));
-    fetch(p, p.latent + t->row * p.latent_stride, 0, t->x);
+    fetch<FORMAT>(p, p.latent + t->row * p.latent_stride, 0, t->x);
     t->k_pe = fetch_pair(p, k_pe_at(p, t), (int32_t)(threadIdx.x % 32) * 2);
     t->turn = fetch_pair(p, table_at(p, t), (int32_t)(threadIdx.x % 32) * 2);
 }
@@ -184,13 +196,10 @@ template <fl_kv_format FORMAT> FL_DEVICE void write_token(const params &p, token
     while ((dim += 32 * 2) < kv.rope_dim)
         put_k_pe(p, to, dim, fetch_pair(p, k_pe_at(p, t), dim), fetch_pair(p, table_at(p, t), dim));
     for (int32_t first = 0;;) {
-#pragma unroll
-        for (int32_t k = 0; k < RUNS; k++)
-            if (first + k * FL_KV_WARP_DIMS < kv.latent_dim)
-                store<FORMAT>(p, t->of_seq, t->piece, t->slot, first + k * FL_KV_WARP_DIMS, t->x[k]);
-        first += RUNS * FL_KV_WARP_DIMS;
+        store<FORMAT>(p, *t, first);
+        first += AT_ONCE;
         if (first >= kv.latent_dim) return;
-        fetch(p, p.latent + t->row * p.latent_stride, first, t->x);
+        fetch<FORMAT>(p, p.latent + t->row * p.latent_stride, first, t->x);
     }
 }
 
@@ -200,7 +209,7 @@ static __global__ void __launch_bounds__(WARPS * 32) kv_write_kernel(const __gri
     token tokens[TOKENS];
 #pragma unroll
     for (int32_t i = 0; i < TOKENS; i++)
-        if (row + i < p.rows) open_token(p, row + i, &tokens[i]);
+        if (row + i < p.rows) open_token<FORMAT>(p, row + i, &tokens[i]);
 #pragma unroll
     for (int32_t i = 0; i < TOKENS; i++)
         if (row + i < p.rows) write_token<FORMAT>(p, &tokens[i]);
