@@ -72,13 +72,16 @@ part_repeat() {
 
 part_graph() {
     good=0 all=0
-    for shape in 1:100 1:5000 3:8000 17:2100 64:1500 41@8000 192+20 1984+41; do
+    for shape in 1:100 1:5000 3:8000 17:2100 64:1500 41@8000 192+20 1984+41 512+20@1024 192+20/16:2000 1984+41/5:3000 \
+        41@8000/8:9000 blocks/1152+41 blocks/1152+41@1280/7:5000 window-anchors/1984+41@2048/33:5000; do
+        policy=full
+        case $shape in [a-z]*) policy=${shape%%/*} shape=${shape#*/} ;; esac
         for kv in bf16 fp8 int4; do
             all=$((all + 1))
-            echo "== $shape $kv" >>"$out/graph.log"
-            if timeout 100 "$program" bench graph $model --backend cuda --shape $shape --kv-cache-dtype $kv --runs 50 \
-                >>"$out/graph.log" 2>&1; then good=$((good + 1))
-            else echo "  graph $shape $kv: $(tail -1 "$out/graph.log")"; fi
+            echo "== $policy $shape $kv" >>"$out/graph.log"
+            if timeout 100 "$program" bench graph $model --backend cuda --policy $policy --shape "$shape" \
+                --kv-cache-dtype $kv --runs 50 >>"$out/graph.log" 2>&1; then good=$((good + 1))
+            else echo "  graph $policy $shape $kv: $(tail -1 "$out/graph.log")"; fi
         done
     done
     echo "graph: $good of $all shapes give the same bits"

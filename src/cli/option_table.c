@@ -260,10 +260,11 @@ const fl_option fl_option_table[] = {
          "tokens to make behind each prompt"),
     TEXT("csv", csv, NULL, NULL, "FILE", FL_VERB_BENCH_FRONTIER, "write the table there"),
     TEXT("svg", svg, NULL, NULL, "FILE", LADDER | FL_VERB_BENCH_FRONTIER, "write the picture there"),
-    TEXT("shape", shape, NULL, "1:2k", "SHAPE", FL_VERB_BENCH_GRAPH,
-         "ROWS:POS: requests that decode in the step (at most 64) and the position of the last; ROWS@POS: a "
-         "question "
-         "of so many tokens behind so many; DOCUMENT+TAIL: a prompt"),
+    TEXT(
+        "shape", shape, NULL, "1:2k", "SHAPE", FL_VERB_BENCH_GRAPH,
+        "ROWS:POS: requests that decode in the step (at most 64) and the position of the last; ROWS@POS: a "
+        "question of so many tokens behind so many; DOCUMENT+TAIL@POS: a prompt, all of it or behind so many "
+        "tokens; with /ANSWERS:POS behind the last two beside so many answers"),
     SIZE("depth", depth, NULL, "2k", 1, 1 << 24, FL_VERB_BENCH_DECODE, "tokens before the first timed one"),
     SIZE("tokens", new_tokens, NULL, "64", 2, 65536, FL_VERB_BENCH_DECODE, "tokens to make in each run"),
     SIZE("runs", runs, NULL, "3", 1, 1000, BENCHES | LADDER,

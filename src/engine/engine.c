@@ -165,7 +165,7 @@ static bool wants_buckets(const fl_engine *e, const fl_settings *s) {
 static fl_err take_page_tables(fl_engine *e) {
     int32_t pages = fl_pages_of(e->ctx_tokens);
     e->found_pages = calloc((size_t)pages + 4, sizeof(int32_t));
-    e->bucket_pages = calloc((size_t)pages + FL_GRAPH_DOCUMENT_ROWS_MAX / FL_KV_PAGE_TOKENS, sizeof(int32_t));
+    e->bucket_pages = calloc(3 * (size_t)pages, sizeof(int32_t));
     if (e->found_pages && e->bucket_pages) return FL_ERR_OK;
     return FL_FAIL(FL_ERR_NOMEM, "step of %d pages", pages);
 }

@@ -178,12 +178,13 @@ struct fl_engine {
     double answered_s;    /* when answers last had a token, on the clock */
     int32_t *found_pages; /* [ctx pages] */
     /* Prompts in buckets (model/graph.h): a page of nobody's behind the pool's for rows that fill them, or -1; page
-     * tables with it behind a piece's own pages, of its document rows and of its tail rows. */
+     * tables with it behind a piece's own pages, of its document rows and of its tail rows; and that of made-up
+     * answers. */
     int32_t spare_page;
     fl_dry_rows bucket_known; /* one that fits into the scratch */
     char graph_outside[192];
     _Atomic(const char *) outside; /* that, or NULL */
-    int32_t *bucket_pages;         /* [FL_GRAPH_DOCUMENT_ROWS_MAX / FL_KV_PAGE_TOKENS + ctx pages] */
+    int32_t *bucket_pages;         /* [3][ctx pages] */
     uint64_t clock;
     fl_sched sched;           /* the worker's, policy apart, which is constant */
     int32_t next_turn;        /* of answers, when there are more than a step has rows for */
@@ -237,7 +238,8 @@ int32_t fl_step_rows_max(const fl_engine *engine);
  * a page. `ids` [rows, at least 1]; decode row i is at decode_pos - i; the last n_logits rows are asked for logits.
  * time_s: of the whole step, or NULL. */
 fl_err fl_step_try(fl_engine *engine, const fl_dry_rows *rows, const int32_t *ids, double *time_s);
-/* A piece of a prompt alike, with the logits of its last row: as it is; filled up to its bucket, op by op; or as a
+/* A piece of a prompt alike, with the logits of its last row and then of the answers beside it, of which row i is at
+ * decode_pos - i, all behind the piece: as it is; filled up to its bucket, op by op; or as a
  * recording from the second time on. FL_ERR_UNSUPPORTED: it has no bucket. */
 typedef enum fl_step_way { FL_STEP_AS_IT_IS, FL_STEP_FILLED, FL_STEP_RECORDED } fl_step_way;
 fl_err fl_step_try_piece(fl_engine *engine, const fl_graph_piece *piece, const int32_t *ids, fl_step_way way,

@@ -118,7 +118,8 @@ typedef struct piece_check {
     const fl_graph_piece *piece;
     int32_t *ids;
     double *times_s;          /* [runs] */
-    float *unfilled, *filled; /* [n_vocab] */
+    float *unfilled, *filled; /* [rows][n_vocab] */
+    int32_t rows;             /* with logits: the piece's last and the answers' */
 } piece_check;
 
 static fl_err run_piece(piece_check *c, fl_step_way way, int32_t runs, double *median_s) {
@@ -128,7 +129,7 @@ static fl_err run_piece(piece_check *c, fl_step_way way, int32_t runs, double *m
 }
 
 static fl_err run_ways(piece_check *c, int32_t runs, fl_graph_bench *out) {
-    size_t bytes = (size_t)c->e->config->vocab_size * sizeof(float);
+    size_t bytes = (size_t)c->rows * (size_t)c->e->config->vocab_size * sizeof(float);
     double first_s;
     FL_TRY(run_piece(c, FL_STEP_AS_IT_IS, 1, &first_s)); /* warm */
     FL_TRY(run_piece(c, FL_STEP_AS_IT_IS, runs, &out->unfilled_s));
@@ -136,7 +137,7 @@ static fl_err run_ways(piece_check *c, int32_t runs, fl_graph_bench *out) {
     FL_TRY(run_piece(c, FL_STEP_FILLED, 1, &first_s));
     FL_TRY(run_piece(c, FL_STEP_FILLED, runs, &out->eager_s));
     memcpy(c->filled, c->e->logits_memory, bytes);
-    out->n_unfilled_different = count_different(c->e, c->unfilled, 1);
+    out->n_unfilled_different = count_different(c->e, c->unfilled, c->rows);
     FL_TRY(run_piece(c, FL_STEP_RECORDED, 1, &first_s));
     int64_t before = free_bytes(c->e);
     FL_TRY(run_piece(c, FL_STEP_RECORDED, 1, &out->first_graph_s));
@@ -147,27 +148,41 @@ static fl_err run_ways(piece_check *c, int32_t runs, fl_graph_bench *out) {
         return FL_ERR_OK;
     }
     FL_TRY(run_piece(c, FL_STEP_RECORDED, runs, &out->graph_s));
-    out->n_different = count_different(c->e, c->filled, 1);
+    out->n_different = count_different(c->e, c->filled, c->rows);
     return FL_ERR_OK;
 }
 
-fl_err fl_graph_bench_piece(fl_engine *e, const fl_graph_piece *piece, int32_t runs, fl_graph_bench *out) {
-    piece_check c = {.e = e, .piece = piece};
-    int32_t rows = piece->document_rows + piece->tail_rows;
-    *out = (fl_graph_bench){0};
-    FL_TRY(need_graphs(e));
-    if (rows < 1 || piece->pos > e->ctx_tokens - rows || piece->document_rows % fl_tile_rows(e) != 0 ||
-        runs < 1)
+static fl_err check_piece(const fl_engine *e, const fl_graph_piece *p, int32_t runs) {
+    int32_t rows = p->document_rows + p->tail_rows, tile = fl_tile_rows(e);
+    if (rows < 1 || p->pos > e->ctx_tokens - rows || p->document_rows % tile != 0 || runs < 1 ||
+        (p->document_rows > 0 && p->pos % tile != 0))
         return FL_FAIL(
             FL_ERR_INVALID,
-            "shape: expected rows before position %d, document rows in multiples of %d, found %d+%d@%d",
-            e->ctx_tokens, fl_tile_rows(e), piece->document_rows, piece->tail_rows, piece->pos);
+            "shape: expected rows before position %d, document rows in multiples of %d at a multiple "
+            "of it, found %d+%d@%d",
+            e->ctx_tokens, tile, p->document_rows, p->tail_rows, p->pos);
+    /* Rows that fill the piece write the rest of its last page. */
+    int32_t end = fl_pages_of((int64_t)p->pos + rows) * FL_KV_PAGE_TOKENS;
+    if (p->decode_rows == 0 || (p->decode_rows <= FL_GRAPH_ROWS_MAX && p->decode_pos < e->ctx_tokens &&
+                                p->decode_pos - (p->decode_rows - 1) >= end))
+        return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_INVALID, "shape: expected 1..%d answers at positions %d..%d, found %d up to %d",
+                   FL_GRAPH_ROWS_MAX, end, e->ctx_tokens - 1, p->decode_rows, p->decode_pos);
+}
+
+fl_err fl_graph_bench_piece(fl_engine *e, const fl_graph_piece *piece, int32_t runs, fl_graph_bench *out) {
+    piece_check c = {.e = e, .piece = piece, .rows = 1 + piece->decode_rows};
+    int32_t rows = piece->document_rows + piece->tail_rows;
+    int64_t logits = (int64_t)c.rows * e->config->vocab_size;
+    *out = (fl_graph_bench){0};
+    FL_TRY(need_graphs(e));
+    FL_TRY(check_piece(e, piece, runs));
     c.ids = calloc((size_t)rows, sizeof *c.ids);
     c.times_s = calloc((size_t)runs, sizeof *c.times_s);
-    c.unfilled = calloc(2 * (size_t)e->config->vocab_size, sizeof *c.unfilled);
+    c.unfilled = calloc(2 * (size_t)logits, sizeof *c.unfilled);
     fl_err err = c.ids && c.times_s && c.unfilled ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "%d rows", rows);
     if (err == FL_ERR_OK) {
-        c.filled = c.unfilled + e->config->vocab_size;
+        c.filled = c.unfilled + logits;
         for (int32_t i = 0; i < rows; i++) c.ids[i] = (1 + 7919 * i) % e->config->vocab_size;
         err = run_ways(&c, runs, out);
     }

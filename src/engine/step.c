@@ -21,7 +21,7 @@ typedef struct building {
     bool between;        /* the answers' tokens come between the prompt's layers, not with its rows */
     bool inner;          /* this is such a step of answers */
     bool plain;          /* no recording is made or used */
-    bool bucketed;       /* the prompt's rows are filled up to those of a bucket: */
+    bool bucketed;       /* the step's rows are filled up to those of a bucket: */
     fl_graph_piece bucket;
     double between_s;               /* it took so far */
     double layer_s;                 /* predicted, of the prompt's rows */
@@ -106,7 +106,7 @@ static void add_piece(building *b, const fl_session *s, const int32_t *ids, int3
     b->last_row = b->rows - 1;
     if (!b->bucketed) return;
     fl_kv_rows *seq = &b->seqs[b->n_seqs - 1];
-    int32_t *pages = e->bucket_pages + (document ? 0 : FL_GRAPH_DOCUMENT_ROWS_MAX / FL_KV_PAGE_TOKENS);
+    int32_t *pages = e->bucket_pages + (document ? 0 : fl_pages_of(e->ctx_tokens));
     int32_t more = (document ? b->bucket.document_rows : b->bucket.tail_rows) - n;
     int32_t own = fl_pages_of((int64_t)pos + n), end = fl_pages_of((int64_t)pos + n + more);
     memcpy(pages, s->pages, (size_t)own * sizeof *pages);
@@ -176,7 +176,7 @@ static fl_dry_rows answer_rows(const building *b, bool alone) {
     for (int32_t i = 0; i < b->n_decode; i++)
         if (b->decode[i]->session->n_tokens > rows.decode_pos)
             rows.decode_pos = b->decode[i]->session->n_tokens;
-    if (b->e->graphs && alone) rows.decode_pos = fl_graphs_ceiling(b->e->graphs, rows.decode_pos);
+    if (b->e->graphs && alone) rows.decode_pos = fl_graphs_ceiling(b->e->graphs, rows.decode_pos, false);
     return rows;
 }
 
@@ -265,40 +265,49 @@ static bool inner_fits(const building *b) {
 /* Whether the step has room for what fills the bucket, up to the ceiling of its tail's positions. */
 static bool bucket_fits(fl_engine *e, const fl_graph_piece *bucket) {
     int32_t last = bucket->pos + bucket->document_rows + bucket->tail_rows - 1;
+    if (bucket->decode_rows > 0 && bucket->decode_pos > last) last = bucket->decode_pos;
+    int32_t ceiling = fl_graphs_ceiling(e->graphs, last, bucket->decode_rows > 0);
     fl_dry_rows rows = {.document_rows = bucket->document_rows,
                         .document_pos = bucket->pos,
                         .tail_rows = bucket->tail_rows,
-                        .tail_pos = fl_graphs_ceiling(e->graphs, last) + 1 - bucket->tail_rows,
-                        .n_logits = 1};
-    int64_t bytes;
+                        .tail_pos = ceiling + 1 - bucket->tail_rows,
+                        .decode_rows = bucket->decode_rows,
+                        .decode_pos = ceiling,
+                        .n_logits = 1 + bucket->decode_rows};
+    int64_t bytes, picked = 2 * rows.n_logits * (int64_t)e->config->hidden * (int64_t)sizeof(float);
     if (memcmp(&rows, &e->bucket_known, sizeof rows) == 0) return true;
     if (bucket->document_rows > e->span_tokens || fl_guard_need(e->guard, &rows, &bytes) != FL_ERR_OK ||
-        bytes + FL_GUARD_RECORDED_BYTES > e->scratch_bytes)
+        bytes + FL_GUARD_RECORDED_BYTES + picked > e->scratch_bytes)
         return false;
     e->bucket_known = rows;
     return true;
 }
 
 /* Said once: why a step of a prompt is issued op by op although recordings are made. */
-static void tell_outside(const building *b, int32_t pos) {
+static void tell_outside(const building *b, const fl_graph_piece *piece) {
     fl_engine *e = b->e;
     if (e->graph_outside[0]) return;
     snprintf(e->graph_outside, sizeof e->graph_outside,
              "steps of prompts outside all buckets are issued op by op; the first had %d document and %d "
-             "tail rows at position %d",
-             b->document_rows, b->tail_rows, pos);
+             "tail rows at position %d beside %d answers",
+             piece->document_rows, piece->tail_rows, piece->pos, piece->decode_rows);
     atomic_store(&e->outside, e->graph_outside);
 }
 
-/* A step of this prompt alone may be a recording if it is filled up. */
+/* The piece may be a recording if it is filled up. (One row beside answers is a row like theirs.) */
 static void find_bucket(building *b, int32_t pos) {
     fl_engine *e = b->e;
-    const fl_graph_piece piece = {b->document_rows, b->tail_rows, pos};
-    if (!e->graphs || e->be->watched || e->spare_page < 0 || b->n_decode > 0) return;
-    b->bucketed = b->prefill->n_scored == 0 &&
-                  fl_graph_wants(&e->attending.attend, &piece, b->cost / e->config->layers) &&
-                  fl_graphs_bucket(e->graphs, &piece, &b->bucket) && bucket_fits(e, &b->bucket);
-    if (!b->bucketed) tell_outside(b, pos);
+    const fl_attend *attend = &e->attending.attend;
+    const fl_graph_piece piece = {.document_rows = b->document_rows,
+                                  .tail_rows = b->tail_rows,
+                                  .pos = pos,
+                                  .decode_rows = b->n_decode,
+                                  .decode_pos = answer_rows(b, false).decode_pos};
+    if (!e->graphs || e->be->watched || e->spare_page < 0) return;
+    if (b->document_rows == 0 && b->tail_rows == 1 && b->n_decode > 0) return;
+    b->bucketed = b->prefill->n_scored == 0 && fl_graph_wants(attend, &piece, b->cost / e->config->layers) &&
+                  fl_graphs_bucket(e->graphs, attend, &piece, &b->bucket) && bucket_fits(e, &b->bucket);
+    if (!b->bucketed) tell_outside(b, &piece);
 }
 
 /* ---- building ---- */
@@ -332,12 +341,22 @@ static void build_prefill(building *b) {
     if (b->prompt_ends) b->logit_rows[b->n_logits++] = b->last_row;
 }
 
+/* Rows of nobody that fill the answers' part of a bucket, each at a place of its own of the spare page. */
+static void fill_answers(building *b) {
+    fl_engine *e = b->e;
+    const fl_session nobody = {.pages = &e->spare_page};
+    const int32_t id = 0;
+    for (int32_t i = b->n_decode; b->bucketed && i < b->bucket.decode_rows; i++)
+        add_rows(b, &nobody, &id, i, 1);
+}
+
 static void build_decode(building *b) {
     for (int32_t i = 0; i < b->n_decode; i++) {
         fl_request *r = b->decode[i];
         b->logit_rows[b->n_logits++] = b->rows;
         add_rows(b, r->session, &r->last_token, r->session->n_tokens, 1);
     }
+    fill_answers(b);
 }
 
 static void answer_between(building *b);
@@ -502,6 +521,7 @@ static fl_err forward(building *b, const fl_sample_args *sample) {
                           .on_layer = on_layer,
                           .on_layer_context = b,
                           .bucketed = b->bucketed,
+                          .n_beside = b->bucketed ? b->bucket.decode_rows : 0,
                           /* recorded at one place of the arena */
                           .graphs = b->inner || b->plain ? NULL : e->graphs};
     fl_timed_step_begin(e->be, b->rows, b->document_rows > 0);
@@ -582,25 +602,46 @@ static fl_session first_pages(fl_engine *e) {
     return (fl_session){.pages = e->found_pages};
 }
 
+/* Of answers beside a made-up piece: they see its pages no more than those of another timeline, but the one behind. */
+static fl_session pages_beside(fl_engine *e, const fl_graph_piece *piece) {
+    int32_t own = fl_pages_of((int64_t)piece->pos + piece->document_rows + piece->tail_rows);
+    int32_t *pages = e->bucket_pages + 2 * fl_pages_of(e->ctx_tokens);
+    for (int32_t i = 0; i < fl_pages_of(e->ctx_tokens); i++) pages[i] = e->found_pages[i > own ? i : own];
+    return (fl_session){.pages = pages};
+}
+
+/* After first_pages(). */
+static void add_answers_beside(building *b, const fl_graph_piece *piece, const int32_t *ids) {
+    const fl_session session = pages_beside(b->e, piece);
+    for (int32_t i = 0; i < piece->decode_rows; i++) {
+        b->logit_rows[b->n_logits++] = b->rows;
+        add_rows(b, &session, ids, piece->decode_pos - i, 1);
+    }
+    fill_answers(b);
+}
+
 fl_err fl_step_try_piece(fl_engine *e, const fl_graph_piece *piece, const int32_t *ids, fl_step_way way,
                          double *time_s) {
     const fl_session session = first_pages(e);
+    const fl_attend *attend = &e->attending.attend;
     building b = {.e = e,
                   .document_rows = piece->document_rows,
                   .tail_rows = piece->tail_rows,
+                  .n_decode = piece->decode_rows,
                   .start_s = fl_now_s(),
                   .seqs = e->seqs,
                   .logit_rows = e->logit_rows,
                   .plain = way != FL_STEP_RECORDED};
-    b.bucketed = way != FL_STEP_AS_IT_IS && e->spare_page >= 0 &&
-                 fl_graph_wants(&e->attending.attend, piece, 0) &&
-                 fl_graphs_bucket(e->graphs, piece, &b.bucket) && bucket_fits(e, &b.bucket);
+    b.bucketed = way != FL_STEP_AS_IT_IS && e->spare_page >= 0 && fl_graph_wants(attend, piece, 0) &&
+                 fl_graphs_bucket(e->graphs, attend, piece, &b.bucket) && bucket_fits(e, &b.bucket);
     if (way != FL_STEP_AS_IT_IS && !b.bucketed)
-        return FL_FAIL(FL_ERR_UNSUPPORTED,
-                       "%d document and %d tail rows at position %d are outside all buckets",
-                       piece->document_rows, piece->tail_rows, piece->pos);
+        return FL_FAIL(
+            FL_ERR_UNSUPPORTED,
+            "%d document and %d tail rows at position %d beside %d answers are outside all buckets",
+            piece->document_rows, piece->tail_rows, piece->pos, piece->decode_rows);
     add_prompt(&b, &session, ids, piece->pos);
     b.logit_rows[b.n_logits++] = b.last_row;
+    if (piece->decode_rows > 0) add_answers_beside(&b, piece, ids);
     FL_TRY(forward(&b, &(fl_sample_args){0}));
     *time_s = fl_now_s() - b.start_s;
     return FL_ERR_OK;

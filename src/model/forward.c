@@ -106,27 +106,28 @@ static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, con
     return tell_progress(w, step, i + 1);
 }
 
-/* A row whose number lies in memory. */
-static fl_err pick_row(const fl_weights *w, const fl_step *step, const float *from, float *to) {
+/* Rows whose numbers lie in memory. */
+static fl_err pick_rows(const fl_weights *w, const fl_step *step, const float *from, float *to) {
     const fl_embed_args args = {.ids = step->logit_row_at,
                                 .table = from,
                                 .table_dtype = FL_DTYPE_F32,
-                                .rows = 1,
+                                .rows = fl_step_logit_rows(step),
                                 .dim = w->config.hidden,
                                 .n_vocab = step->rows,
                                 .x = to};
     return w->be->op->embed(w->be, &args);
 }
 
-/* The wanted row of a bucket. */
+/* The wanted rows of a bucket. */
 static fl_err norm_picked(const fl_weights *w, const fl_step *step, const fl_activations *act,
                           fl_arena *arena, const fl_inputs *y) {
+    int32_t rows = fl_step_logit_rows(step);
     float *x, *delta;
-    FL_TRY(fl_arena_take(arena, w->config.hidden, sizeof(float), &x));
-    FL_TRY(fl_arena_take(arena, w->config.hidden, sizeof(float), &delta));
-    FL_TRY(pick_row(w, step, act->x, x));
-    FL_TRY(pick_row(w, step, act->delta, delta));
-    return norm(w, w->final_norm, delta, 1, x, y);
+    FL_TRY(fl_arena_take(arena, (int64_t)rows * w->config.hidden, sizeof(float), &x));
+    FL_TRY(fl_arena_take(arena, (int64_t)rows * w->config.hidden, sizeof(float), &delta));
+    FL_TRY(pick_rows(w, step, act->x, x));
+    FL_TRY(pick_rows(w, step, act->delta, delta));
+    return norm(w, w->final_norm, delta, rows, x, y);
 }
 
 /* The wanted rows only: a 512K-token prompt needs one row of logits. Neighbours are normalised together. */
@@ -144,14 +145,14 @@ static fl_err norm_wanted(const fl_weights *w, const fl_step *step, const fl_act
 
 static fl_err run_head(const fl_weights *w, const fl_step *step, const fl_activations *act, fl_arena *arena) {
     fl_inputs normed;
-    if (step->n_logit_rows == 0) return FL_ERR_OK;
-    FL_TRY(fl_inputs_take(w, (fl_forms){.act = true}, step->n_logit_rows, w->config.hidden, arena, &normed));
+    int32_t rows = fl_step_logit_rows(step);
+    if (rows == 0) return FL_ERR_OK;
+    FL_TRY(fl_inputs_take(w, (fl_forms){.act = true}, rows, w->config.hidden, arena, &normed));
     if (step->logit_row_at) FL_TRY(norm_picked(w, step, act, arena, &normed));
     else FL_TRY(norm_wanted(w, step, act, &normed));
     return fl_dense_run(
         w->be,
-        &(fl_dense_args){
-            .w = &w->head, .x = normed, .rows = step->n_logit_rows, .out = FL_MATMUL_F32, .y = step->logits});
+        &(fl_dense_args){.w = &w->head, .x = normed, .rows = rows, .out = FL_MATMUL_F32, .y = step->logits});
 }
 
 static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena) {
@@ -206,8 +207,9 @@ static fl_err run_staged(const fl_weights *weights, fl_stage *stage, int64_t mar
     const fl_step *step = &stage->step;
     const fl_graph_shape shape = {.rows = step->rows,
                                   .document_rows = step->n_document > 0 ? step->seqs[0].n_rows : 0,
+                                  .document_pos = step->n_document > 0 ? step->seqs[0].pos : 0,
                                   .n_seqs = step->n_seqs,
-                                  .n_logit_rows = step->n_logit_rows,
+                                  .n_logit_rows = fl_step_logit_rows(step),
                                   .ceiling = stage->ceiling,
                                   .arena_bytes = mark};
     if (!stage->recordable) return issue(&all);

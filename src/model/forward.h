@@ -40,12 +40,19 @@ typedef struct fl_step {
                                      arguments but for logits and scratch; tokens are there when the step is done */
     fl_layer_fn *on_layer; /* or NULL */
     void *on_layer_context;
-    /* A piece of one prompt in its bucket (model/graph.h): the document piece begins at position 0, one row of logits
-     * at most, which the stage has put into memory as well. */
+    /* A piece of one prompt in its bucket (model/graph.h), and n_beside rows of answers behind it, those of nobody
+     * included. Then logits are made of one row more than these, without answers of the wanted row if there is one;
+     * which rows they are is memory, where the stage has put it. */
     bool bucketed;
+    int32_t n_beside;
     const int32_t *logit_row_at; /* the stage's; else NULL */
     fl_graphs *graphs;           /* NULL = every op of the step is issued; replays tell nothing to on_layer */
 } fl_step;
+
+/* Rows of logits that the step makes: of a bucket beside answers the last may be of nobody. */
+static inline int32_t fl_step_logit_rows(const fl_step *step) {
+    return step->n_beside > 0 ? step->n_beside + 1 : step->n_logit_rows;
+}
 
 /* Runs the step; scratch comes from the arena and goes back to it. All of the step's KV is written even for rows
  * without logits. */

@@ -7,10 +7,13 @@
 enum {
     FAULT_BYTES = 256,
     POSITION_STEPS = 8,
-    BUCKET_STEPS = 8, /* of so many steps a bucket has at most */
+    BUCKET_STEPS = 8,        /* of so many steps a bucket has at most, */
+    BUCKET_STEPS_BESIDE = 4, /* and beside answers */
     DOCUMENT_STEP = 128,
     TAIL_STEP = 8,
-    TAIL_STEP_BEHIND = 64 /* of a tail behind document rows, beside which it weighs little */
+    TAIL_STEP_BEHIND = 64, /* of a tail behind document rows, beside which it weighs little */
+    IDLE_STEPS = 32 * FL_GRAPHS_MAX,
+    IDLE_STEPS_PLAIN = 4 * FL_GRAPHS_MAX /* of a shape that was seen once */
 };
 
 /* On a layer of so many FLOPs a device works far longer than the host issues its ops, about 0.2 ms: a recording gains
@@ -34,12 +37,13 @@ struct fl_graphs {
     char fault[FAULT_BYTES];
 };
 
-/* Ids and positions, up to three rotation tables, page tables, the wanted row; each from a multiple of 64 bytes on. */
-static int64_t gathered_bytes(const fl_config *config, int32_t ctx_tokens, int64_t rows, int64_t timelines) {
+/* Ids, positions and wanted rows, up to three rotation tables, page tables; each from a multiple of 64 bytes on. */
+static int64_t gathered_bytes(const fl_config *config, int32_t ctx_tokens) {
+    int64_t rows = FL_GRAPH_TAIL_ROWS_MAX, timelines = 2 + FL_GRAPH_ROWS_MAX;
     int64_t table = rows * config->qk_rope_head_dim * (int64_t)sizeof(float);
     int64_t pages = ctx_tokens / FL_KV_PAGE_TOKENS + 1;
-    return 2 * fl_align_up(rows * (int64_t)sizeof(int32_t), 64) + 3 * fl_align_up(table, 64) +
-           timelines * fl_align_up(pages * (int64_t)sizeof(int32_t), 64) + 64;
+    return 3 * fl_align_up((rows + FL_GRAPH_ROWS_MAX) * (int64_t)sizeof(int32_t), 64) +
+           3 * fl_align_up(table, 64) + timelines * fl_align_up(pages * (int64_t)sizeof(int32_t), 64);
 }
 
 fl_err fl_graphs_open(fl_backend *be, const fl_config *config, int32_t ctx_tokens, fl_graphs **out) {
@@ -48,9 +52,7 @@ fl_err fl_graphs_open(fl_backend *be, const fl_config *config, int32_t ctx_token
     if (!g) return FL_FAIL(FL_ERR_NOMEM, "graphs");
     g->be = be;
     g->ctx_tokens = ctx_tokens;
-    int64_t decode_bytes = gathered_bytes(config, ctx_tokens, FL_GRAPH_ROWS_MAX, FL_GRAPH_ROWS_MAX);
-    int64_t piece_bytes = gathered_bytes(config, ctx_tokens, FL_GRAPH_TAIL_ROWS_MAX, 2);
-    g->host_bytes = decode_bytes > piece_bytes ? decode_bytes : piece_bytes;
+    g->host_bytes = gathered_bytes(config, ctx_tokens);
     fl_err err = fl_backend_alloc_host(be, g->host_bytes, (void **)&g->host);
     if (err != FL_ERR_OK) fl_graphs_close(g);
     else *out = g;
@@ -82,28 +84,36 @@ fl_graphs_info fl_graphs_get_info(const fl_graphs *g) {
 }
 
 /* The next multiple of a step that is doubled until there are few. */
-static int32_t bucket_of(int32_t rows, int32_t step) {
-    while (rows > BUCKET_STEPS * step) step *= 2;
+static int32_t bucket_of(int32_t rows, int32_t step, int32_t steps_max) {
+    while (rows > steps_max * step) step *= 2;
     return (rows + step - 1) / step * step;
 }
 
 bool fl_graph_wants(const fl_attend *attend, const fl_graph_piece *piece, double layer_flops) {
-    bool documents = piece->document_rows > 0;
-    if (layer_flops > (documents ? LAYER_FLOPS_MAX : TAIL_LAYER_FLOPS_MAX) || attend->probe ||
-        (documents && (piece->pos > 0 || attend->blocks)))
+    if (layer_flops > (piece->document_rows > 0 ? LAYER_FLOPS_MAX : TAIL_LAYER_FLOPS_MAX) || attend->probe)
         return false;
     return piece->document_rows <= FL_GRAPH_DOCUMENT_ROWS_MAX && piece->tail_rows <= FL_GRAPH_TAIL_ROWS_MAX &&
-           piece->pos < FL_GRAPH_TOKENS_MAX;
+           piece->decode_rows <= FL_GRAPH_ROWS_MAX && piece->pos < FL_GRAPH_TOKENS_MAX &&
+           piece->decode_pos < FL_GRAPH_TOKENS_MAX;
 }
 
-bool fl_graphs_bucket(const fl_graphs *g, const fl_graph_piece *piece, fl_graph_piece *out) {
+fl_graph_piece fl_graph_bucket(const fl_attend *attend, const fl_graph_piece *piece) {
+    int32_t steps_max = piece->decode_rows > 0 ? BUCKET_STEPS_BESIDE : BUCKET_STEPS;
     int32_t tail_step = piece->document_rows > 0 ? TAIL_STEP_BEHIND : TAIL_STEP;
+    fl_graph_piece out = *piece;
+    if (!attend->blocks) out.document_rows = bucket_of(piece->document_rows, DOCUMENT_STEP, steps_max);
+    out.tail_rows = bucket_of(piece->tail_rows, tail_step, steps_max);
+    out.decode_rows = bucket_of(piece->decode_rows, 1, 1);
+    return out;
+}
+
+bool fl_graphs_bucket(const fl_graphs *g, const fl_attend *attend, const fl_graph_piece *piece,
+                      fl_graph_piece *out) {
     if (!g || g->fault[0] || g->be->watched) return false;
-    *out = (fl_graph_piece){.document_rows = bucket_of(piece->document_rows, DOCUMENT_STEP),
-                            .tail_rows = bucket_of(piece->tail_rows, tail_step),
-                            .pos = piece->pos};
-    int32_t end = piece->pos + out->document_rows + out->tail_rows;
-    return end <= g->ctx_tokens && end <= FL_GRAPH_TOKENS_MAX;
+    *out = fl_graph_bucket(attend, piece);
+    int32_t end = out->pos + out->document_rows + out->tail_rows;
+    return out->tail_rows + out->decode_rows <= FL_GRAPH_TAIL_ROWS_MAX && end <= g->ctx_tokens &&
+           end <= FL_GRAPH_TOKENS_MAX;
 }
 
 bool fl_graphs_take(const fl_graphs *g, const fl_step *step) {
@@ -115,9 +125,9 @@ bool fl_graphs_take(const fl_graphs *g, const fl_step *step) {
     return fits;
 }
 
-int32_t fl_graphs_ceiling(const fl_graphs *g, int32_t pos) {
-    int64_t step = FL_ATTN_ABSORBED_SPLIT_TOKENS;
-    while (2 * step * POSITION_STEPS <= (int64_t)pos + 1) step *= 2;
+int32_t fl_graphs_ceiling(const fl_graphs *g, int32_t pos, bool beside) {
+    int64_t step = FL_ATTN_ABSORBED_SPLIT_TOKENS, steps_max = beside ? 1 : POSITION_STEPS;
+    while (2 * step * steps_max <= (int64_t)pos + 1) step *= 2;
     int64_t end = (pos / step + 1) * step;
     return (int32_t)(end < g->ctx_tokens ? end : g->ctx_tokens) - 1;
 }
@@ -128,18 +138,28 @@ uint8_t *fl_graphs_host(const fl_graphs *g, int64_t *bytes) {
 }
 
 static bool is_same(const fl_graph_shape *a, const fl_graph_shape *b) {
-    return a->rows == b->rows && a->document_rows == b->document_rows && a->n_seqs == b->n_seqs &&
-           a->n_logit_rows == b->n_logit_rows && a->ceiling == b->ceiling && a->arena_bytes == b->arena_bytes;
+    return a->rows == b->rows && a->document_rows == b->document_rows && a->document_pos == b->document_pos &&
+           a->n_seqs == b->n_seqs && a->n_logit_rows == b->n_logit_rows && a->ceiling == b->ceiling &&
+           a->arena_bytes == b->arena_bytes;
 }
 
-/* The shape's entry; a new one takes the place of a free one or of the one not used for longest. */
+/* An entry is kept for so many steps after its last use: more shapes than there are entries would otherwise drive one
+ * another out, and making a recording takes as long as many steps. */
+static int64_t kept_for(const entry *e) {
+    return e->recording ? IDLE_STEPS : IDLE_STEPS_PLAIN;
+}
+
+/* The shape's entry; a new one takes the place of a free one or of the one not used for longest. NULL: all are in
+ * use. */
 static entry *find(fl_graphs *g, const fl_graph_shape *shape) {
-    entry *oldest = &g->list[0];
+    entry *oldest = NULL;
     for (int32_t i = 0; i < FL_GRAPHS_MAX; i++) {
         entry *e = &g->list[i];
         if (e->last_use > 0 && is_same(&e->shape, shape)) return e;
-        if (e->last_use < oldest->last_use) oldest = e;
+        bool idle = e->last_use == 0 || g->clock - e->last_use >= kept_for(e);
+        if (idle && (!oldest || e->last_use < oldest->last_use)) oldest = e;
     }
+    if (!oldest) return NULL;
     drop(g, oldest);
     oldest->shape = *shape;
     return oldest;
@@ -172,10 +192,11 @@ static fl_err replay(fl_graphs *g, entry *e) {
 
 fl_err fl_graphs_run(fl_graphs *g, const fl_graph_shape *shape, fl_graph_fn *issue, void *context) {
     entry *e = find(g, shape);
-    bool known = e->last_use > 0;
-    e->last_use = ++g->clock;
+    bool known = e && e->last_use > 0;
+    g->clock++;
+    if (e) e->last_use = g->clock;
     if (known && !e->recording && !g->fault[0]) record(g, e, issue, context);
-    fl_err err = e->recording ? replay(g, e) : FL_ERR_AGAIN;
+    fl_err err = e && e->recording ? replay(g, e) : FL_ERR_AGAIN;
     if (err != FL_ERR_AGAIN) {
         g->n_replayed++;
         g->n_prompt_replayed += shape->n_seqs < shape->rows;

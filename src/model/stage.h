@@ -10,12 +10,12 @@ typedef struct fl_stage {
     fl_step step; /* what the layers run */
     fl_kv_rows seqs[FL_STEP_SEQS_MAX];
     /* A step that may be a replay: positions of tail rows are read where seqs[].pos_at says, all up to the ceiling, and
-     * what a step of few rows uploads is gathered on the host first. */
+     * small things are gathered on the host and uploaded together. */
     bool recordable;
     int32_t ceiling;
     uint8_t *base,
         *host; /* the gathered bytes: where they go, where they are; host NULL: each goes by itself */
-    int64_t host_bytes;
+    int64_t host_bytes, mark; /* mark: of the arena, where they begin */
 } fl_stage;
 
 /* Copies ids, rotation tables and page tables into memory of the arena and takes room for the logits there; on host

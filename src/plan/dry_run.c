@@ -59,8 +59,10 @@ bool fl_dry_run_wants_graph(const fl_dry_run *dry, const fl_dry_rows *rows, doub
     static const fl_attend everything = {0};
     *piece = (fl_graph_piece){.document_rows = rows->document_rows,
                               .tail_rows = rows->tail_rows,
-                              .pos = rows->document_rows > 0 ? rows->document_pos : rows->tail_pos};
-    return rows->decode_rows == 0 &&
+                              .pos = rows->document_rows > 0 ? rows->document_pos : rows->tail_pos,
+                              .decode_rows = rows->decode_rows,
+                              .decode_pos = rows->decode_pos};
+    return rows->document_rows + rows->tail_rows > 0 &&
            fl_graph_wants(dry->attend ? dry->attend : &everything, piece, flops / dry->shapes->config.layers);
 }
 

@@ -36,8 +36,7 @@ int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry);
 /* Of the routed experts of all layers; 0 without any. */
 int64_t fl_dry_run_expert_bytes(const fl_dry_run *dry);
 
-/* Whether a device may keep a step of so many FLOPs as a recording of a prompt (fl_graph_wants): these rows are all of
- * one prompt then, which is *piece. */
+/* Whether a device may keep a step of so many FLOPs as a recording of a prompt (fl_graph_wants), which is *piece. */
 bool fl_dry_run_wants_graph(const fl_dry_run *dry, const fl_dry_rows *rows, double flops,
                             fl_graph_piece *piece);
 

@@ -24,8 +24,8 @@ typedef struct fl_guard_options {
 fl_err fl_guard_open(const fl_guard_options *options, fl_guard **out);
 void fl_guard_close(fl_guard *guard);
 
-/* A step that may be a recording has the positions of its tail rows in the arena too, and which row is wanted. */
-enum { FL_GUARD_RECORDED_BYTES = (FL_TAIL_ROWS_MAX + 32) * 4 };
+/* A step that may be a recording has the positions of its tail rows in the arena too, and which rows are wanted. */
+enum { FL_GUARD_RECORDED_BYTES = (FL_TAIL_ROWS_MAX + FL_DRAWN_ROWS_MAX + 32) * 4 };
 
 /* What a step takes, bytes; without document rows as one that may be a recording. */
 fl_err fl_guard_need(fl_guard *guard, const fl_dry_rows *rows, int64_t *bytes);

@@ -111,14 +111,17 @@ static void a_slow_host_holds_its_device_up(void **state) {
     near(slow.time_s, 3 * alone.time_s);
     near(slow.rate_s[FL_RATE_issue], 2 * alone.time_s);
     near(quick.time_s, alone.time_s);
-    /* A recording is not issued; a piece behind a cached one is none. */
-    const fl_dry_rows late = {.document_rows = 256, .document_pos = 256, .n_logits = 1};
+    /* A recording is not issued, behind a cached part and beside answers neither; a longer piece is none. */
+    const fl_dry_rows late = {.document_rows = 256, .document_pos = 256, .decode_rows = 3, .n_logits = 4},
+                      longer = {.document_rows = 2 * FL_GRAPH_DOCUMENT_ROWS_MAX, .n_logits = 1};
     rates.of[FL_RATE_issue].flop_s = 3;
     rates.recorded = true;
     assert_int_equal(fl_predict_step(p.dry, &rates, &rows, &quick), FL_ERR_OK);
     near(quick.time_s, alone.time_s);
-    assert_int_equal(fl_predict_step(p.dry, &rates, &late, &slow), FL_ERR_OK);
-    near(slow.time_s, 3 * alone.time_s);
+    assert_int_equal(fl_predict_step(p.dry, &rates, &late, &quick), FL_ERR_OK);
+    near(quick.rate_s[FL_RATE_issue], 0);
+    assert_int_equal(fl_predict_step(p.dry, &rates, &longer, &slow), FL_ERR_OK);
+    near(slow.rate_s[FL_RATE_issue], slow.time_s * 2 / 3);
     close_shape(&p);
 }
 
