@@ -139,8 +139,8 @@ uint8_t *fl_graphs_host(const fl_graphs *g, int64_t *bytes) {
 
 static bool is_same(const fl_graph_shape *a, const fl_graph_shape *b) {
     return a->rows == b->rows && a->document_rows == b->document_rows && a->document_pos == b->document_pos &&
-           a->n_seqs == b->n_seqs && a->n_logit_rows == b->n_logit_rows && a->ceiling == b->ceiling &&
-           a->arena_bytes == b->arena_bytes;
+           a->n_seqs == b->n_seqs && a->known_means == b->known_means && a->n_logit_rows == b->n_logit_rows &&
+           a->ceiling == b->ceiling && a->arena_bytes == b->arena_bytes;
 }
 
 /* An entry is kept for so many steps after its last use: more shapes than there are entries would otherwise drive one

@@ -75,6 +75,7 @@ uint8_t *fl_graphs_host(const fl_graphs *graphs, int64_t *bytes);
 /* What is the same in all steps that a recording serves. */
 typedef struct fl_graph_shape {
     int32_t rows, document_rows, document_pos, n_seqs, n_logit_rows, ceiling;
+    int32_t known_means; /* blocks whose means were kept (model/kept_means.h): they are not made again */
     int64_t arena_bytes; /* in use before the step */
 } fl_graph_shape;
 

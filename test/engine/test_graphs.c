@@ -78,6 +78,24 @@ static void run_shape(fl_engine *e, const fl_graph_shape *shape, int32_t times, 
         assert_int_equal(fl_graphs_run(e->graphs, shape, issue_nothing, n_issued), FL_ERR_OK);
 }
 
+/* A step behind its own prompt's has means of the blocks before it, one behind a cached part has to make them. */
+static void a_step_that_has_means_is_another_shape(void **state) {
+    (void)state;
+    fl_graph_shape makes = {.rows = 128, .document_rows = 128, .document_pos = 256, .n_seqs = 1}, has = makes;
+    int32_t n_issued = 0;
+    fl_engine *e = open_fake();
+    become_device(e);
+    has.known_means = 4;
+    run_shape(e, &has, 3, &n_issued);
+    assert_int_equal(n_issued, 2);
+    run_shape(e, &makes, 3, &n_issued);
+    assert_int_equal(n_issued, 4);
+    makes.document_pos = 320;
+    run_shape(e, &makes, 1, &n_issued);
+    assert_int_equal(n_issued, 5);
+    fl_engine_close(e);
+}
+
 static void the_longest_unused_recording_goes_first(void **state) {
     (void)state;
     fl_graph_shape shape = {.rows = 1, .n_seqs = 1, .n_logit_rows = 1}, more = {.rows = 2, .n_seqs = 2};
@@ -226,6 +244,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_give_the_bits_of_plain_steps),
         cmocka_unit_test(a_step_that_cannot_be_recorded_runs_plainly),
+        cmocka_unit_test(a_step_that_has_means_is_another_shape),
         cmocka_unit_test(the_longest_unused_recording_goes_first),
         cmocka_unit_test(ceilings_leave_an_eighth_at_most),
         cmocka_unit_test(the_check_of_one_shape_finds_the_same_bits),
