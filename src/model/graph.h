@@ -17,7 +17,7 @@ enum {
     FL_GRAPH_TAIL_ROWS_MAX = 256,
     FL_GRAPH_TOKENS_MAX =
         65536, /* a piece of a prompt and what is beside it end before: attn_absorbed's tasks are one split there */
-    FL_GRAPHS_MAX = 128 /* recordings kept; of those not used for some thousand steps the oldest go first */
+    FL_GRAPHS_MAX = 64 /* recordings kept; of those not used for some thousand steps the oldest go first */
 };
 
 typedef struct fl_graphs_info {

@@ -98,7 +98,8 @@ static void a_step_that_has_means_is_another_shape(void **state) {
 
 static void the_longest_unused_recording_goes_first(void **state) {
     (void)state;
-    fl_graph_shape shape = {.rows = 1, .n_seqs = 1, .n_logit_rows = 1}, more = {.rows = 2, .n_seqs = 2};
+    fl_graph_shape shape = {.rows = 1, .n_seqs = 1, .n_logit_rows = 1}, more = {.rows = 2, .n_seqs = 2},
+                   piece = {.rows = 64, .n_seqs = 1};
     int32_t n_issued = 0;
     fl_engine *e = open_fake();
     become_device(e);
@@ -109,7 +110,7 @@ static void the_longest_unused_recording_goes_first(void **state) {
     run_shape(e, &more, 3, &n_issued); /* all others are in use: plainly */
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 3);
     shape.ceiling = 0;
-    run_shape(e, &shape, 32 * FL_GRAPHS_MAX, &n_issued);
+    run_shape(e, &shape, 64 * FL_GRAPHS_MAX, &n_issued);
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 3);
     run_shape(e, &more, 3, &n_issued); /* in place of the second */
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 5);
@@ -119,6 +120,15 @@ static void the_longest_unused_recording_goes_first(void **state) {
     shape.ceiling = 1;
     run_shape(e, &shape, 1, &n_issued);
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 6);
+    shape.ceiling = 0;
+    run_shape(e, &shape, 64 * FL_GRAPHS_MAX, &n_issued);
+    for (piece.ceiling = 0; piece.ceiling < FL_GRAPHS_MAX - 1; piece.ceiling++)
+        run_shape(e, &piece, 2, &n_issued);
+    run_shape(e, &piece, 3, &n_issued); /* no room for one more */
+    assert_int_equal(n_issued, 4 * FL_GRAPHS_MAX + 7);
+    shape.ceiling = 2;
+    run_shape(e, &shape, 3, &n_issued); /* but for answers */
+    assert_int_equal(n_issued, 4 * FL_GRAPHS_MAX + 9);
     fl_engine_close(e);
 }
 
