@@ -14,6 +14,7 @@
  * up; by shared memory's beyond. Shapes that this does not fit take a plain kernel. */
 #include "op/attn_absorbed/attn_absorbed_pairs.cuh"
 #include "op/attn_absorbed/attn_absorbed_ring.cuh"
+#include "op/attn_absorbed/attn_absorbed_wgmma.cuh"
 
 enum {
     LATENT_MAX = 512,
@@ -84,23 +85,6 @@ FL_DEVICE void copy_k_pe(const params &p, const task &t, int32_t page, uint16_t 
     }
 }
 
-/* 8 codes of 4 bits to bf16. A code's bits in a float's mantissa make 1 + code / 16 or 1 + code / 256 without a
- * conversion: the value is one multiply-add, with scale and minimum to match. Its bias may be rounded, by less than
- * 2^-16 of a step between codes. */
-FL_DEVICE uint4 decode_int4(uint32_t codes, uint32_t fit) {
-    float scale = __half2float(__ushort_as_half((uint16_t)fit));
-    float minimum = __half2float(__ushort_as_half((uint16_t)(fit >> 16)));
-    float high_bias = minimum - 16 * scale, low_bias = minimum - 256 * scale;
-    uint32_t shifted[4] = {codes << 15, codes << 7, codes >> 1, codes >> 9}, packed[4];
-#pragma unroll
-    for (int32_t i = 0; i < 4; i++) {
-        float low = __uint_as_float((shifted[i] & 0x00078000u) | 0x3f800000u);
-        float high = __uint_as_float((shifted[i] & 0x00780000u) | 0x3f800000u);
-        packed[i] = fl_pack_bf16(fmaf(low, 256 * scale, low_bias), fmaf(high, 16 * scale, high_bias));
-    }
-    return make_uint4(packed[0], packed[1], packed[2], packed[3]);
-}
-
 /* Run `dim` of the key in `slot` of a page that was copied as stored, without outliers. */
 FL_DEVICE uint4 decode_run(const fl_kv_cuda &kv, const uint8_t *stored, int32_t slot, int32_t dim) {
     int32_t element = slot * kv.latent_dim + dim;
@@ -108,10 +92,7 @@ FL_DEVICE uint4 decode_run(const fl_kv_cuda &kv, const uint8_t *stored, int32_t 
     if (kv.format == FL_KV_INT4)
         return decode_int4(*(const uint32_t *)(stored + element / 2),
                            scales[kv.group == 64 ? dim / 64 : dim / 32]);
-    float x[8];
-    fl_kv_decode8_fp8(*(const uint2 *)(stored + element), __uint_as_float(scales[dim / FL_KV_FP8_GROUP]), x);
-    return make_uint4(fl_pack_bf16(x[0], x[1]), fl_pack_bf16(x[2], x[3]), fl_pack_bf16(x[4], x[5]),
-                      fl_pack_bf16(x[6], x[7]));
+    return decode_fp8(*(const uint2 *)(stored + element), __uint_as_float(scales[dim / FL_KV_FP8_GROUP]));
 }
 
 /* What a thread decodes of a page: one run of dimensions of every step-th key from `first` on. */
@@ -533,14 +514,21 @@ static int32_t splits_of(const fl_kv_rows *seq) {
 }
 
 /* Which kernel. */
-typedef enum way { PLAIN, PAGE_BY_PAGE, RING, PAIRS_OF_WARPS } way;
+/* GROUPS: wgmma; the others multiply warp by warp. */
+typedef enum way { PLAIN, PAGE_BY_PAGE, RING, PAIRS_OF_WARPS, GROUPS } way;
 
-static way way_of(const fl_attn_absorbed_args *a, const params *p) {
+/* (row, head) pairs that share keys. Heads alone count where a row's bits may not depend on the rows beside it. */
+static int64_t lanes_of(const fl_backend *be, const fl_attn_absorbed_args *a) {
+    return be->deterministic ? a->n_heads : (int64_t)a->rows * a->n_heads / a->n_seqs;
+}
+
+static way way_of(const fl_backend *be, const fl_attn_absorbed_args *a, const params *p) {
     const fl_kv_cuda *kv = &p->kv;
     bool aligned = (uintptr_t)a->q % 4 == 0 && kv->wide_latent && kv->wide_k_pe;
-    if (aligned && (uintptr_t)a->q % 16 == 0 && kv->latent_dim == WIDE_LATENT && kv->rope_dim == WIDE_ROPE &&
-        kv->group != 32 && p->key_step == 1)
-        return fl_kv_format_is_plain(kv->format) ? RING : PAIRS_OF_WARPS;
+    bool wide = aligned && (uintptr_t)a->q % 16 == 0 && kv->latent_dim == WIDE_LATENT &&
+                kv->rope_dim == WIDE_ROPE && p->key_step == 1;
+    if (wide && lanes_of(be, a) >= GROUP_LANES) return GROUPS;
+    if (wide && kv->group != 32) return fl_kv_format_is_plain(kv->format) ? RING : PAIRS_OF_WARPS;
     if (aligned && kv->latent_dim % 16 == 0 && kv->latent_dim <= LATENT_MAX && kv->rope_dim % 16 == 0 &&
         kv->rope_dim <= ROPE_MAX)
         return PAGE_BY_PAGE;
@@ -580,9 +568,9 @@ static int32_t put_rows(const fl_kv_rows *from, int32_t row, params *p) {
     timeline *seq = &p->seqs[p->n_seqs++];
     int32_t n = 1, left = from->n_rows - row;
     memset(seq, 0, sizeof *seq);
-    seq->span = p->spans ? span_of(&p->view, from->pos + row) : 1;
-    if (!p->spans || span_of(&p->view, from->pos + from->n_rows - 1) == seq->span) n = left;
-    while (n < left && span_of(&p->view, from->pos + row + n) == seq->span) n++;
+    seq->span = p->spans ? span_of(p, from->pos + row) : 1;
+    if (!p->spans || span_of(p, from->pos + from->n_rows - 1) == seq->span) n = left;
+    while (n < left && span_of(p, from->pos + row + n) == seq->span) n++;
     seq->pages = from->pages;
     seq->pos_at = from->pos_at;
     seq->row = from->row + row;
@@ -621,6 +609,8 @@ static fl_err launch(const params *p, way way, cudaStream_t stream) {
         FL_TRY(launch_ring(p, stream));
     } else if (way == PAIRS_OF_WARPS) {
         FL_TRY(launch_pairs(p, stream));
+    } else if (way == GROUPS) {
+        FL_TRY(launch_groups(p, stream));
     } else if (way == PAGE_BY_PAGE) {
         FL_TRY(launch_page_by_page(p, stream));
     } else {
@@ -637,17 +627,18 @@ extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_a
     FL_TRY(fl_attn_absorbed_validate(a));
     params p;
     FL_TRY(open_params(a, &p));
-    way way = way_of(a, &p);
-    p.spans = way == RING || way == PAIRS_OF_WARPS;
+    way way = way_of(be, a, &p);
+    p.spans = way == RING || way == PAIRS_OF_WARPS || way == GROUPS;
+    p.span_times = way == GROUPS && lanes_of(be, a) >= 2 * GROUP_LANES ? GROUP_SPAN_MAX / SPAN_MAX : 1;
     /* Rows of one timeline could have spans of different lengths by then. */
     for (int32_t i = 0; i < a->n_seqs && p.spans; i++)
         if (a->seqs[i].pos_at && a->seqs[i].n_rows > 1 &&
-            span_of(&a->view, a->seqs[i].pos + a->seqs[i].n_rows - 1) > 1)
+            span_of(&p, a->seqs[i].pos + a->seqs[i].n_rows - 1) > 1)
             return FL_FAIL(
                 FL_ERR_UNSUPPORTED,
                 "attn_absorbed: %d rows at a position that is read when they run, up to %d: too far",
                 a->seqs[i].n_rows, a->seqs[i].pos + a->seqs[i].n_rows - 1);
-    p.lanes = way == RING ? ring_lanes(a, p.n_splits) : LANES;
+    p.lanes = way == GROUPS ? (int32_t)GROUP_LANES : way == RING ? ring_lanes(a, p.n_splits) : (int32_t)LANES;
     for (int32_t i = 0, row = 0; i < a->n_seqs;) {
         p.n_seqs = p.n_groups = p.n_lines = p.n_spans = 0;
         while (i < a->n_seqs && p.n_seqs < SEQS_MAX) {

@@ -52,7 +52,8 @@ typedef struct params {
     int32_t n_splits;       /* of the call's longest timeline: stride of the partial results */
     int32_t partial_stride; /* floats */
     int32_t key_step;
-    bool spans; /* tasks may have several splits */
+    bool spans;         /* tasks may have several splits */
+    int32_t span_times; /* those that do have so many times as many: a row has as many tasks side by side */
     fl_attn_view view;
     const uint16_t *q;
     uint16_t *out;
@@ -119,6 +120,33 @@ FL_DEVICE bool sees_all(const sight &s, int32_t from, int32_t end) {
     return s.begin[1] <= from && s.end[1] >= end;
 }
 
+/* ---- codes ----------------------------------------------------------------------------------------------------- */
+
+/* 8 codes of 4 bits to bf16. A code's bits in a float's mantissa make 1 + code / 16 or 1 + code / 256 without a
+ * conversion: the value is one multiply-add, with scale and minimum to match. Its bias may be rounded, by less than
+ * 2^-16 of a step between codes. */
+FL_DEVICE uint4 decode_int4(uint32_t codes, uint32_t fit) {
+    float scale = __half2float(__ushort_as_half((uint16_t)fit));
+    float minimum = __half2float(__ushort_as_half((uint16_t)(fit >> 16)));
+    float high_bias = minimum - 16 * scale, low_bias = minimum - 256 * scale;
+    uint32_t shifted[4] = {codes << 15, codes << 7, codes >> 1, codes >> 9}, packed[4];
+#pragma unroll
+    for (int32_t i = 0; i < 4; i++) {
+        float low = __uint_as_float((shifted[i] & 0x00078000u) | 0x3f800000u);
+        float high = __uint_as_float((shifted[i] & 0x00780000u) | 0x3f800000u);
+        packed[i] = fl_pack_bf16(fmaf(low, 256 * scale, low_bias), fmaf(high, 16 * scale, high_bias));
+    }
+    return make_uint4(packed[0], packed[1], packed[2], packed[3]);
+}
+
+/* The same of 8 e4m3 codes. */
+FL_DEVICE uint4 decode_fp8(uint2 codes, float scale) {
+    float x[8];
+    fl_kv_decode8_fp8(codes, scale, x);
+    return make_uint4(fl_pack_bf16(x[0], x[1]), fl_pack_bf16(x[2], x[3]), fl_pack_bf16(x[4], x[5]),
+                      fl_pack_bf16(x[6], x[7]));
+}
+
 /* ---- tasks ----------------------------------------------------------------------------------------------------- */
 
 /* What a block works on. */
@@ -151,13 +179,15 @@ FL_DEVICE float2 *state_of(const params &p, float *partial) {
 }
 
 /* Splits of a task, by what a row at `pos` reads. */
-static inline __host__ __device__ int32_t span_of(const fl_attn_view *view, int32_t pos) {
+static inline __host__ __device__ int32_t span_of(const params *p, int32_t pos) {
+    const fl_attn_view *view = &p->view;
     int64_t reach = pos;
     if (view->window > 0 && !view->far) reach = (int64_t)view->window + view->segment;
     if (view->distance_end > 0 && view->distance_end < reach) reach = view->distance_end;
     if (reach > pos) reach = pos;
     int32_t span = ((int32_t)reach / SPLIT + ROW_TASKS) / ROW_TASKS;
-    return span < SPAN_MAX ? span : SPAN_MAX;
+    if (span > SPAN_MAX) span = SPAN_MAX;
+    return span > 1 ? span * p->span_times : span;
 }
 
 /* The position of a lane's row. */
@@ -167,7 +197,7 @@ FL_DEVICE int32_t pos_of(const params &p, const timeline &seq, int32_t lane) {
 
 /* Splits of the tasks of a row at `pos`. */
 FL_DEVICE int32_t span_at(const params &p, const timeline &seq, int32_t pos) {
-    return seq.pos_at && p.spans ? span_of(&p.view, pos) : seq.span;
+    return seq.pos_at && p.spans ? span_of(&p, pos) : seq.span;
 }
 
 /* The block's task. False: no row of it reaches the split. */

@@ -47,8 +47,8 @@ FL_DEVICE void take_operand(const uint4 *operands, int32_t lane, uint32_t (&a)[4
     a[3] = operand.w;
 }
 
-/* Keys of pages as 16-bit elements of `bytes` a key, in boxes of 128 bytes and CHUNK keys. */
-static fl_err map_keys(const uint8_t *base, const params *p, int32_t bytes, CUtensorMap *out) {
+/* Keys of pages as 16-bit elements of `bytes` a key, in boxes of 128 bytes and `keys` keys. */
+static fl_err map_boxes(const uint8_t *base, const params *p, int32_t bytes, int32_t keys, CUtensorMap *out) {
     enum { PAGES_MAX = 1 << 24 }; /* more than any memory has; only pages of the tables are read */
     fl_tma_shape s;
     memset(&s, 0, sizeof s);
@@ -57,9 +57,13 @@ static fl_err map_keys(const uint8_t *base, const params *p, int32_t bytes, CUte
     s.rank = 3;
     s.size[0] = bytes / 2, s.size[1] = PAGE, s.size[2] = PAGES_MAX;
     s.stride[1] = bytes / 2, s.stride[2] = p->kv.page_stride_bytes / 2;
-    s.box[0] = ROW / 2, s.box[1] = CHUNK, s.box[2] = 1;
+    s.box[0] = ROW / 2, s.box[1] = keys, s.box[2] = 1;
     s.swizzle = true;
     return fl_tma_map(&s, out);
+}
+
+static fl_err map_keys(const uint8_t *base, const params *p, int32_t bytes, CUtensorMap *out) {
+    return map_boxes(base, p, bytes, CHUNK, out);
 }
 
 #endif

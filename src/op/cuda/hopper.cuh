@@ -190,6 +190,20 @@ FL_DEVICE void fl_tma_load_3d_to(uint16_t ranks, void *shared, const CUtensorMap
         : "memory");
 }
 
+/* `bytes` side by side to the same place of the shared memory of block `rank`, whose barrier counts them; multiples of
+ * 16, and an fl_async_proxy_fence behind the stores that made them. */
+FL_DEVICE void fl_bulk_store_at(const void *shared, uint32_t bytes, uint64_t *barrier, uint32_t rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 to, there;\n"
+        "mapa.shared::cluster.u32 to, %0, %3;\n"
+        "mapa.shared::cluster.u32 there, %2, %3;\n"
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %1, [there];\n"
+        "}" ::"r"(fl_shared_address(shared)),
+        "r"(bytes), "r"(fl_shared_address(barrier)), "r"(rank)
+        : "memory");
+}
+
 /* ---- one thread of a warp --------------------------------------------------------------------------------------- */
 
 /* True in one lane of a whole warp, always the same. Only here does the compiler see that bulk copies come from one
@@ -305,6 +319,16 @@ FL_DEVICE void fl_wgmma_bf16(float (&d)[128], uint64_t a, uint64_t b, int add) {
                  : "l"(a), "l"(b), "r"(add));
 }
 
+/* bf16, K = 16, A in registers as below, B K-major. */
+FL_DEVICE void fl_wgmma_bf16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FL_D32_TEXT
+                 "}, {%32, %33, %34, %35}, "
+                 "%36, p, 1, 1, 0;\n}"
+                 : FL_D32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
 /* bf16, K = 16, A in registers (a[0]: row t % 32 / 4, columns 2 (t % 4) and + 1, low half first; a[1]: 8 rows down;
  * a[2]: 8 columns on; a[3]: both), B MN-major. */
 FL_DEVICE void fl_wgmma_bf16_mn(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
@@ -323,6 +347,24 @@ FL_DEVICE void fl_wgmma_bf16_mn(float (&d)[64], const uint32_t (&a)[4], uint64_t
                  "%68, p, 1, 1, 1;\n}"
                  : FL_D64(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+FL_DEVICE void fl_wgmma_bf16_mn(float (&d)[128], const uint32_t (&a)[4], uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" FL_D128_TEXT
+                 "}, {%128, %129, %130, %131}, "
+                 "%132, p, 1, 1, 1;\n}"
+                 : FL_D128(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+/* The same with A K-major in shared memory. */
+FL_DEVICE void fl_wgmma_bf16_mn(float (&d)[128], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" FL_D128_TEXT
+                 "}, %128, %129, p, 1, 1, 0, 1;\n}"
+                 : FL_D128(d, 0)
+                 : "l"(a), "l"(b), "r"(add));
 }
 
 /* e4m3, K = 32, both operands K-major in shared memory. */
