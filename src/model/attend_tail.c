@@ -25,13 +25,29 @@ typedef struct tail {
     void *scratch; /* of every call */
 } tail;
 
-/* Queries of the tail rows in the latent space by one rotation: [q_nope absorbed | q_pe]. */
+/* Queries of the tail rows in the latent space by one rotation: [q_nope absorbed | q_pe]. What rope rotates goes there
+ * at once, the rest by way of path->q. */
 static fl_err absorb_queries(const tail *a, const fl_path *path, void *q_latent) {
     const fl_attention *t = a->t;
     fl_backend *be = t->w->be;
     int32_t q_dim = t->nope + t->rope, wide = t->latent + t->rope;
-    const fl_matmul_head_args absorb = {.x = fl_attention_at(t, path->q, (int64_t)a->row0 * t->heads * q_dim),
-                                        .x_row_stride = (int64_t)t->heads * q_dim,
+    int64_t q_width = (int64_t)t->heads * q_dim;
+    void *q = fl_attention_at(t, path->q, a->row0 * q_width);
+    const fl_rope_args turn = {.x = t->q_raw + (a->row0 - t->q_raw_row) * q_width,
+                               .x_stride = q_width,
+                               .table = path->table + (int64_t)a->row0 * t->rope,
+                               .rows = a->rows,
+                               .n_heads = t->heads,
+                               .nope_dim = t->nope,
+                               .rope_dim = t->rope,
+                               .scale = t->softmax_scale,
+                               .y = q,
+                               .y_stride = q_width,
+                               .y_pe = fl_attention_at(t, q_latent, t->latent),
+                               .y_pe_stride = (int64_t)t->heads * wide,
+                               .y_pe_head_stride = wide};
+    const fl_matmul_head_args absorb = {.x = q,
+                                        .x_row_stride = q_width,
                                         .x_head_stride = q_dim,
                                         .w = t->layer->absorb,
                                         .n_heads = t->heads,
@@ -39,20 +55,8 @@ static fl_err absorb_queries(const tail *a, const fl_path *path, void *q_latent)
                                         .y = q_latent,
                                         .y_row_stride = (int64_t)t->heads * wide,
                                         .y_head_stride = wide};
-    FL_TRY(be->op->matmul_head(be, &absorb));
-    const float *raw = t->q_raw + (int64_t)(a->row0 - t->q_raw_row) * t->heads * q_dim;
-    const fl_rope_args turn = {.x = raw + t->nope,
-                               .x_stride = (int64_t)t->heads * q_dim,
-                               .x_head_stride = q_dim,
-                               .table = path->table + (int64_t)a->row0 * t->rope,
-                               .rows = a->rows,
-                               .n_heads = t->heads,
-                               .rope_dim = t->rope,
-                               .scale = t->softmax_scale,
-                               .y = fl_attention_at(t, q_latent, t->latent),
-                               .y_stride = (int64_t)t->heads * wide,
-                               .y_head_stride = wide};
-    return be->op->rope(be, &turn);
+    FL_TRY(be->op->rope(be, &turn));
+    return be->op->matmul_head(be, &absorb);
 }
 
 /* The parts of the keys that tail rows see, and their queries. */

@@ -19,8 +19,11 @@ static fl_err norm_part(const fl_attention *t, int32_t column, int32_t dim, cons
     return t->w->be->op->rmsnorm(t->w->be, &args);
 }
 
+/* Of document rows alone: tail rows take the parts of their queries apart. q_raw begins at `row`. */
 static fl_err rotate_queries(const fl_attention *t, const fl_path *path, int32_t row, int32_t rows) {
     int64_t width = (int64_t)t->heads * (t->nope + t->rope);
+    if (rows > t->tail_row - row) rows = t->tail_row - row;
+    if (rows <= 0) return FL_ERR_OK;
     const fl_rope_args args = {.x = t->q_raw,
                                .x_stride = width,
                                .table = path->table + (int64_t)row * t->rope,

@@ -11,13 +11,14 @@ fl_err fl_rope_validate(const fl_rope_args *a) {
     FL_TRY(fl_need_range(op, "nope_dim", a->nope_dim, 0, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_range(op, "rope_dim", a->rope_dim, 2, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(fl_need_multiple(op, "rope_dim", a->rope_dim, 2));
-    int32_t head_dim = a->nope_dim + a->rope_dim, heads_before = a->n_heads - 1;
-    int32_t x_head = fl_rope_head_stride(a, a->x_head_stride),
-            y_head = fl_rope_head_stride(a, a->y_head_stride);
-    FL_TRY(fl_need_range(op, "x_head_stride", x_head, head_dim, FL_OP_DIM_MAX));
-    FL_TRY(fl_need_range(op, "y_head_stride", y_head, head_dim, FL_OP_DIM_MAX));
-    FL_TRY(fl_need_stride(op, "x_stride", a->x_stride, (int64_t)heads_before * x_head + head_dim));
-    FL_TRY(fl_need_stride(op, "y_stride", a->y_stride, (int64_t)heads_before * y_head + head_dim));
+    int64_t width = (int64_t)a->n_heads * (a->nope_dim + a->rope_dim), heads_before = a->n_heads - 1;
+    FL_TRY(fl_need_stride(op, "x_stride", a->x_stride, width));
+    FL_TRY(fl_need_stride(op, "y_stride", a->y_stride, width));
+    if (a->y_pe) {
+        int32_t head = a->y_pe_head_stride;
+        FL_TRY(fl_need_range(op, "y_pe_head_stride", head, a->rope_dim, FL_OP_DIM_MAX));
+        FL_TRY(fl_need_stride(op, "y_pe_stride", a->y_pe_stride, heads_before * head + a->rope_dim));
+    }
     if (!isfinite(a->scale))
         return FL_FAIL(FL_ERR_INVALID, "rope: scale is %g, must be finite", (double)a->scale);
     return FL_ERR_OK;

@@ -101,42 +101,43 @@ static void check_shape(oc_run *run, const shape *s) {
     while (oc_timing(run, fl_rope_cost(&args))) OC_OK(run, run->be->op->rope(run->be, &args));
 }
 
-/* Heads apart are the same heads, and what lies between them stays. */
-static void check_head_strides(oc_run *run) {
+/* Rotated parts elsewhere are the same parts; neither place is touched beside them. */
+static void check_apart(oc_run *run) {
     for (int32_t odd = 0; odd < 2; odd++) {
-        if (!oc_case(run, OC_CHECK, "rope heads apart%s", odd ? ", odd strides" : "")) continue;
-        const int32_t rows = 3, heads = 5, dim = 8, x_head = 24 + odd, y_head = 40 + odd;
-        oc_mat wide = oc_input(run, FL_DTYPE_F32, rows, heads * x_head, heads * x_head);
+        if (!oc_case(run, OC_CHECK, "rope parts apart%s", odd ? ", odd strides" : "")) continue;
+        const int32_t rows = 3, heads = 5, nope = 12, rope = 8, dim = nope + rope, pe_head = 40 + odd;
         oc_mat x = oc_input(run, FL_DTYPE_F32, rows, heads * dim, heads * dim);
-        oc_mat table = oc_input(run, FL_DTYPE_F32, rows, dim, dim);
-        oc_mat y = oc_output(run, run->be->act_dtype, rows, heads * dim, heads * dim);
-        oc_mat far = oc_output(run, run->be->act_dtype, rows, heads * y_head, heads * y_head);
-        oc_fill_mat(run, &wide, OC_NORMAL);
+        oc_mat table = oc_input(run, FL_DTYPE_F32, rows, rope, rope);
+        oc_mat whole = oc_output(run, run->be->act_dtype, rows, heads * dim, heads * dim);
+        oc_mat rest = oc_output(run, run->be->act_dtype, rows, heads * dim, heads * dim);
+        oc_mat pe = oc_output(run, run->be->act_dtype, rows, heads * pe_head, heads * pe_head);
+        oc_fill_mat(run, &x, OC_NORMAL);
         oc_fill_mat(run, &table, OC_NORMAL);
-        for (int32_t r = 0; r < rows; r++)
-            for (int32_t j = 0; j < heads * dim; j++)
-                oc_set(&x, r, j, oc_get(&wide, r, j / dim * x_head + j % dim));
+        for (int32_t r = 0; r < rows; r++) {
+            for (int32_t j = 0; j < heads * dim; j++) oc_set(&rest, r, j, 7);
+            for (int32_t j = 0; j < heads * pe_head; j++) oc_set(&pe, r, j, 7);
+        }
         fl_rope_args args = {.x = x.data, .x_stride = x.stride, .table = table.data, .rows = rows};
         args.n_heads = heads;
-        args.rope_dim = dim;
+        args.nope_dim = nope;
+        args.rope_dim = rope;
         args.scale = 0.5f;
-        args.y = y.data;
-        args.y_stride = y.stride;
+        args.y = whole.data;
+        args.y_stride = whole.stride;
         OC_OK(run, run->be->op->rope(run->be, &args));
-        args.x = wide.data;
-        args.x_stride = wide.stride;
-        args.x_head_stride = x_head;
-        args.y = far.data;
-        args.y_stride = far.stride;
-        args.y_head_stride = y_head;
-        for (int32_t r = 0; r < rows; r++)
-            for (int32_t j = 0; j < heads * y_head; j++) oc_set(&far, r, j, 7);
+        args.y = rest.data;
+        args.y_pe = pe.data;
+        args.y_pe_stride = pe.stride;
+        args.y_pe_head_stride = pe_head;
         OC_OK(run, run->be->op->rope(run->be, &args));
-        for (int32_t r = 0; r < rows; r++)
-            for (int32_t j = 0; j < heads * y_head; j++) {
-                double want = j % y_head < dim ? oc_get(&y, r, j / y_head * dim + j % y_head) : 7;
-                OC_TRUE(run, oc_get(&far, r, j) == want);
+        for (int32_t r = 0; r < rows; r++) {
+            for (int32_t j = 0; j < heads * dim; j++)
+                OC_TRUE(run, oc_get(&rest, r, j) == (j % dim < nope ? oc_get(&whole, r, j) : 7));
+            for (int32_t j = 0; j < heads * pe_head; j++) {
+                int32_t in_head = j % pe_head, from = j / pe_head * dim + nope + in_head;
+                OC_TRUE(run, oc_get(&pe, r, j) == (in_head < rope ? oc_get(&whole, r, from) : 7));
             }
+        }
     }
 }
 
@@ -212,17 +213,21 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, rope, good, rope_dim, 1026, "rope: rope_dim");
     OC_REFUSED_WITH(run, rope, good, x_stride, 29, "rope: x_stride");
     OC_REFUSED_WITH(run, rope, good, y_stride, 29, "rope: y_stride");
-    OC_REFUSED_WITH(run, rope, good, x_head_stride, 9, "rope: x_head_stride");
-    OC_REFUSED_WITH(run, rope, good, y_head_stride, 9, "rope: y_head_stride");
-    OC_REFUSED_WITH(run, rope, good, x_head_stride, 11, "rope: x_stride");
-    OC_REFUSED_WITH(run, rope, good, y_head_stride, 11, "rope: y_stride");
     OC_REFUSED_WITH(run, rope, good, scale, INFINITY, "rope: scale");
     oc_cost(run, fl_rope_cost(&good), 4 * 3 * (6 + 16), 4 * (3 * 10 * 6 + 16));
+    float elsewhere[1];
+    good.y_pe = elsewhere;
+    good.y_pe_head_stride = 9;
+    good.y_pe_stride = 22;
+    OC_OK(run, fl_rope_validate(&good));
+    OC_REFUSED_WITH(run, rope, good, y_pe_stride, 21, "rope: y_pe_stride");
+    OC_REFUSED_WITH(run, rope, good, y_pe_head_stride, 3, "rope: y_pe_head_stride");
+    OC_REFUSED_WITH(run, rope, good, y_pe_head_stride, 10, "rope: y_pe_stride");
 }
 
 void fl_rope_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
-    check_head_strides(run);
+    check_apart(run);
     check_literal(run);
     check_relative(run);
     check_limits(run);
