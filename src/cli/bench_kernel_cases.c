@@ -302,26 +302,41 @@ static fl_err time_rmsnorm(fl_kernel_bench *b, const char *name, bool codes) {
                           codes ? ", as codes" : "");
 }
 
+/* Routing and what it orders, at the sizes of DeepSeek-V3 and of Moonlight, as many rows as a prefill call has. */
+typedef struct route_case {
+    const char *route_name, *permute_name, *permute_codes_name;
+    int32_t rows, dim, n_experts, top_k, n_groups, top_groups;
+} route_case;
+
+static const route_case route_cases[] = {
+    {"moe_route-v3", "moe_permute-v3", "moe_permute-v3-codes", 16384, 7168, 256, 8, 8, 4},
+    {"moe_route-moonlight", "moe_permute-moonlight", "moe_permute-moonlight-codes", 65536, 2048, 64, 6, 1, 1},
+};
+
 static fl_err run_moe_route(fl_backend *be, const void *args) {
     return be->op->moe_route(be, args);
 }
 
-static fl_err time_moe_route(fl_kernel_bench *b) {
-    int32_t rows = b->be->device ? 16384 : 16;
+static int32_t route_rows(const fl_kernel_bench *b, const route_case *c) {
+    return b->be->device ? c->rows : 16;
+}
+
+static fl_err time_moe_route(fl_kernel_bench *b, const route_case *c) {
+    int32_t rows = route_rows(b, c);
     void *x, *w, *bias, *ids, *weights;
-    fl_moe_route_args a = {.x_stride = V3_DIM,
+    fl_moe_route_args a = {.x_stride = c->dim,
                            .rows = rows,
-                           .dim = V3_DIM,
-                           .n_experts = 256,
-                           .top_k = 8,
-                           .n_groups = 8,
-                           .top_groups = 4,
+                           .dim = c->dim,
+                           .n_experts = c->n_experts,
+                           .top_k = c->top_k,
+                           .n_groups = c->n_groups,
+                           .top_groups = c->top_groups,
                            .score = FL_MOE_SIGMOID,
                            .select = FL_MOE_GROUP_TOP2,
                            .normalize = true,
                            .factor = 2.5f};
-    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * V3_DIM, b->be->act_dtype, 1, &x));
-    FL_TRY(fl_kernel_take_random(b, (int64_t)a.n_experts * V3_DIM, FL_DTYPE_F32, 1 / sqrt(V3_DIM), &w));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * c->dim, b->be->act_dtype, 1, &x));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)a.n_experts * c->dim, FL_DTYPE_F32, 1 / sqrt(c->dim), &w));
     FL_TRY(fl_kernel_take_random(b, a.n_experts, FL_DTYPE_F32, 0.01, &bias));
     FL_TRY(fl_kernel_take(b, (int64_t)rows * a.top_k * (int64_t)sizeof *a.ids, &ids));
     FL_TRY(fl_kernel_take(b, (int64_t)rows * a.top_k * (int64_t)sizeof *a.weights, &weights));
@@ -330,9 +345,60 @@ static fl_err time_moe_route(fl_kernel_bench *b) {
     a.bias = bias;
     a.ids = ids;
     a.weights = weights;
-    const fl_kernel_case timed = {"moe_route-v3",        "moe_route", run_moe_route, &a,
+    const fl_kernel_case timed = {c->route_name,         "moe_route", run_moe_route, &a,
                                   fl_moe_route_cost(&a), false};
-    return fl_kernel_time(b, &timed, "%d rows of %d, %d of %d experts", rows, V3_DIM, a.top_k, a.n_experts);
+    return fl_kernel_time(b, &timed, "%d rows of %d, %d of %d experts", rows, c->dim, a.top_k, a.n_experts);
+}
+
+static fl_err run_moe_permute(fl_backend *be, const void *args) {
+    return be->op->moe_permute(be, args);
+}
+
+/* Experts that are all as likely, a slot's drawn from its own share of them: no row has one twice. */
+static fl_err take_ids(fl_kernel_bench *b, const route_case *c, int32_t rows, void **out) {
+    int32_t share = c->n_experts / c->top_k, *ids = malloc((size_t)rows * (size_t)c->top_k * sizeof *ids);
+    if (!ids) return FL_FAIL(FL_ERR_NOMEM, "ids of %d rows", rows);
+    for (int32_t i = 0; i < rows * c->top_k; i++)
+        ids[i] = i % c->top_k * share + (int32_t)(fl_kernel_uniform(b) * share);
+    fl_err err = fl_kernel_take_copy(b, ids, (int64_t)rows * c->top_k * (int64_t)sizeof *ids, out);
+    free(ids);
+    return err;
+}
+
+static fl_err time_moe_permute(fl_kernel_bench *b, const char *name, const route_case *c, bool codes) {
+    int32_t rows = route_rows(b, c), slots = rows * c->top_k;
+    int64_t act_bytes = (int64_t)fl_dtype_bytes(b->be->act_dtype);
+    fl_moe_permute_args a = {.rows = rows, .top_k = c->top_k, .n_experts = c->n_experts, .dim = c->dim};
+    void *ids, *x, *y, *group_rows, *place;
+    FL_TRY(take_ids(b, c, rows, &ids));
+    FL_TRY(fl_kernel_take(b, (c->n_experts + 1) * (int64_t)sizeof *a.group_rows, &group_rows));
+    FL_TRY(fl_kernel_take(b, slots * (int64_t)sizeof *a.place, &place));
+    FL_TRY(
+        fl_kernel_take_random(b, (int64_t)rows * c->dim, b->be->act_dtype, 1, &x)); /* more than codes take */
+    FL_TRY(fl_kernel_take(b, codes ? fl_codes_bytes(slots, c->dim) : slots * c->dim * act_bytes, &y));
+    a.ids = ids;
+    a.group_rows = group_rows;
+    a.place = place;
+    if (codes) {
+        a.x_codes = fl_codes_at(x, rows, c->dim);
+        a.y_codes = fl_codes_at(y, slots, c->dim);
+    } else {
+        a.x = x;
+        a.x_stride = c->dim;
+        a.y = y;
+    }
+    const fl_kernel_case timed = {name, "moe_permute", run_moe_permute, &a, fl_moe_permute_cost(&a), false};
+    return fl_kernel_time(b, &timed, "%d rows of %d, %d of %d experts%s", rows, c->dim, c->top_k,
+                          c->n_experts, codes ? ", as codes" : "");
+}
+
+static fl_err route_case_all(fl_kernel_bench *b, const route_case *c) {
+    if (fl_kernel_begin(b, c->route_name)) FL_TRY(fl_kernel_end(b, c->route_name, time_moe_route(b, c)));
+    for (int32_t codes = 0; codes < (b->be->w8a8 ? 2 : 1); codes++) {
+        const char *name = codes ? c->permute_codes_name : c->permute_name;
+        if (fl_kernel_begin(b, name)) FL_TRY(fl_kernel_end(b, name, time_moe_permute(b, name, c, codes)));
+    }
+    return FL_ERR_OK;
 }
 
 typedef struct draw_case {
@@ -392,7 +458,8 @@ fl_err fl_kernel_row_cases(fl_kernel_bench *b) {
     for (int32_t codes = 0; codes < (b->be->w8a8 ? 2 : 1); codes++)
         if (fl_kernel_begin(b, norms[codes]))
             FL_TRY(fl_kernel_end(b, norms[codes], time_rmsnorm(b, norms[codes], codes)));
-    if (fl_kernel_begin(b, "moe_route-v3")) FL_TRY(fl_kernel_end(b, "moe_route-v3", time_moe_route(b)));
+    for (size_t i = 0; i < sizeof route_cases / sizeof *route_cases; i++)
+        FL_TRY(route_case_all(b, &route_cases[i]));
     for (size_t i = 0; i < sizeof draw_cases / sizeof *draw_cases; i++) {
         const draw_case *c = &draw_cases[i];
         if (fl_kernel_begin(b, c->name)) FL_TRY(fl_kernel_end(b, c->name, time_draw(b, c)));
