@@ -179,6 +179,7 @@ void fl_moe_permute_check(oc_run *run) {
     static const shape with_codes[] = {{OC_CHECK, 1, 1, 1, 128, ALIKE},
                                        {OC_CHECK, 67, 4, 16, 256, ALIKE},
                                        {OC_CHECK, 130, 6, 64, 2048, ALIKE},
+                                       {OC_CHECK, 9, 8, 16, 4480, ALIKE},
                                        {OC_SLOW, 1031, 8, 16, 384, ALIKE},
                                        {OC_BENCH, 2048, 4, 16, 512, ALIKE}};
     for (size_t i = 0; i < sizeof with_codes / sizeof *with_codes; i++) check_codes(run, &with_codes[i]);

@@ -8,20 +8,13 @@
  *   scan_kernel    many: in place: those of the expert in earlier chunks; totals[expert]
  *   groups_kernel  many: first place of each expert                group_rows
  *   place_kernel   group_rows[expert] + those of the expert in earlier chunks + rank
- * The gather reads each row once and writes it top_k times; it is what the time goes to, and memory bounds it. */
+ * The gather reads each row once and writes it top_k times; it is what the time goes to, and memory bounds it. Scales are
+ * single floats that go to as many places: written row by row, each would be a memory access of its own. A block takes
+ * its share of them in an order of place_kernel's, in which what is written lies side by side. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
-enum {
-    THREADS = 256,
-    WARPS = THREADS / 32,
-    CHUNK = 2048,
-    STEPS = CHUNK / THREADS,
-    UNIT_BYTES = 16,
-    UNITS_EACH = 1,
-    ROWS_EACH = 2,
-    COUNTS_FEW = 1 << 14
-};
+enum { THREADS = 256, WARPS = THREADS / 32, CHUNK = 2048, STEPS = CHUNK / THREADS, COUNTS_FEW = 1 << 14 };
 
 typedef struct params {
     const int32_t *ids;
@@ -30,6 +23,7 @@ typedef struct params {
     int32_t *counts; /* [n_experts][n_chunks]; NULL: one chunk */
     int32_t *totals; /* [n_experts] */
     int32_t *group_rows, *place;
+    int32_t *order; /* NULL, or [n_pairs]: each chunk's pairs by place */
     int32_t *fault;
 } params;
 
@@ -167,6 +161,7 @@ FL_DEVICE void add_chunks(const params &p, int32_t *base, int32_t *before) {
     int32_t lane = threadIdx.x % 32;
     for (int32_t first = threadIdx.x / 32 * EACH; first < p.n_experts; first += WARPS * EACH) {
         int32_t all[EACH] = {0, 0, 0, 0}, earlier[EACH] = {0, 0, 0, 0};
+#pragma unroll 4
         for (int32_t i = lane; i < p.n_chunks; i += 32)
 #pragma unroll
             for (int32_t k = 0; k < EACH; k++) {
@@ -192,32 +187,60 @@ FL_DEVICE void add_chunks(const params &p, int32_t *base, int32_t *before) {
     __syncthreads();
 }
 
-/* Shared: [WARPS + 1][n_experts] and one more; with few counts [n_experts] besides. */
+/* What place_kernel keeps in shared memory. */
+typedef struct sorting {
+    int32_t *counts; /* [WARPS][n_experts] pairs of earlier warps of the block */
+    int32_t *base;   /* [n_experts + 1] first place of the block's pairs */
+    int32_t *local;  /* [n_experts + 1] the same, counted from the block's first */
+    int32_t *before; /* [n_experts] pairs of earlier blocks */
+} sorting;
+
+static size_t sorting_bytes(const params &p) {
+    return ((WARPS + 3) * (size_t)p.n_experts + 2) * sizeof(int32_t);
+}
+
 static __global__ void __launch_bounds__(THREADS) place_kernel(const params p) {
     extern __shared__ int32_t shared[];
-    int32_t *counts = shared, *base = shared + WARPS * p.n_experts, experts[STEPS], ranks[STEPS];
-    clear(counts, WARPS * p.n_experts);
-    rank_in_warps(p, counts, experts, ranks);
+    int32_t experts[STEPS], ranks[STEPS];
+    sorting s;
+    s.counts = shared;
+    s.base = s.counts + WARPS * p.n_experts;
+    s.local = s.base + p.n_experts + 1;
+    s.before = s.local + p.n_experts + 1;
+    clear(s.counts, WARPS * p.n_experts);
+    rank_in_warps(p, s.counts, experts, ranks);
     __syncthreads();
-    add_warps(p, counts, base);
+    add_warps(p, s.counts, s.base);
+    if (p.order) {
+        for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS) s.local[e] = s.base[e];
+        __syncthreads();
+        scan_experts(s.local, p.n_experts);
+    }
     if (p.few) {
-        add_chunks(p, base, base + p.n_experts + 1);
+        add_chunks(p, s.base, s.before);
     } else if (p.counts) {
         for (int32_t e = threadIdx.x; e < p.n_experts; e += THREADS)
-            base[e] = p.group_rows[e] + p.counts[(int64_t)e * p.n_chunks + blockIdx.x];
+            s.base[e] = p.group_rows[e] + p.counts[(int64_t)e * p.n_chunks + blockIdx.x];
         __syncthreads();
     } else {
-        scan_experts(base, p.n_experts);
-        for (int32_t e = threadIdx.x; e <= p.n_experts; e += THREADS) p.group_rows[e] = base[e];
+        scan_experts(s.base, p.n_experts);
+        for (int32_t e = threadIdx.x; e <= p.n_experts; e += THREADS) p.group_rows[e] = s.base[e];
     }
-    int32_t *own = counts + threadIdx.x / 32 * p.n_experts;
+    int32_t *own = s.counts + threadIdx.x / 32 * p.n_experts;
+    int64_t first = (int64_t)blockIdx.x * CHUNK;
 #pragma unroll
-    for (int32_t step = 0; step < STEPS; step++)
-        if (experts[step] >= 0)
-            p.place[pair_of(step)] = base[experts[step]] + own[experts[step]] + ranks[step];
+    for (int32_t step = 0; step < STEPS; step++) {
+        int32_t expert = experts[step], pair = (int32_t)pair_of(step);
+        if (expert < 0) continue;
+        int32_t rank = own[expert] + ranks[step];
+        p.place[pair] = s.base[expert] + rank;
+        if (p.order) p.order[first + s.local[expert] + rank] = pair;
+    }
 }
 
 /* ---- gathering ---- */
+
+enum { UNIT_BYTES = 16, UNITS_EACH = 1, ROWS_EACH = 4 };
 
 typedef struct gather {
     const uint8_t *x;
@@ -228,35 +251,76 @@ typedef struct gather {
     const float *x_scale; /* of codes, else NULL */
     float *y_scale;
     int64_t x_scale_stride, y_scale_stride;
+    const int32_t *order; /* of codes: each chunk's pairs by place */
 } gather;
 
-/* Units of 16 bytes; of codes one unit in eight also takes its group's scale. */
-static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_wide_kernel(const gather g) {
+/* A block's share of the scales: some pairs in their order, and of groups what its part of the rows is. */
+typedef struct share {
+    int64_t first;
+    int32_t n_pairs, group, n; /* n: pairs times groups */
+} share;
+
+FL_DEVICE share share_of(const gather &g) {
+    int32_t groups = g.row_bytes / FL_SCALE_BLOCK;
+    int64_t most = (int64_t)blockDim.y * ROWS_EACH * g.top_k;
+    int32_t part = (int32_t)blockIdx.y, n_parts = (int32_t)gridDim.y;
+    share s;
+    s.first = blockIdx.x * most;
+    s.n_pairs = (int32_t)min(most, (int64_t)g.rows * g.top_k - s.first);
+    s.group = part * groups / n_parts;
+    s.n = s.n_pairs * ((part + 1) * groups / n_parts - s.group);
+    return s;
+}
+
+/* A scale on its way; `to` NULL: none. */
+typedef struct moved {
+    float value;
+    float *to;
+} moved;
+
+FL_DEVICE moved fetch_scale(const gather &g, const share &s, int32_t i) {
+    moved m = {0, NULL};
+    if (i >= s.n) return m;
+    int32_t pair = __ldg(g.order + s.first + i % s.n_pairs), group = s.group + i / s.n_pairs;
+    m.value = __ldg(g.x_scale + group * g.x_scale_stride + pair / g.top_k);
+    m.to = g.y_scale + group * g.y_scale_stride + __ldg(g.place + pair);
+    return m;
+}
+
+/* Units of 16 bytes. Of scales each thread has one or two under way while its rows are; the rest follow. */
+static __global__ void __launch_bounds__(FL_ROWS_THREADS)
+    gather_wide_kernel(const __grid_constant__ gather g) {
     int32_t first = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x) * UNIT_BYTES;
-    if (first >= g.row_bytes) return;
-    bool scaled = g.x_scale && first % FL_SCALE_BLOCK == 0;
-    const float *x_scale = g.x_scale + first / FL_SCALE_BLOCK * g.x_scale_stride;
-    float *y_scale = g.y_scale + first / FL_SCALE_BLOCK * g.y_scale_stride;
+    int32_t i = (int32_t)(threadIdx.y * blockDim.x + threadIdx.x),
+            threads = (int32_t)(blockDim.x * blockDim.y);
     uint4 runs[ROWS_EACH];
-    float scales[ROWS_EACH];
+    share s = {};
+    moved scales[2] = {};
 #pragma unroll
     for (int32_t k = 0; k < ROWS_EACH; k++) {
         int64_t row = fl_rows_row_of(k, ROWS_EACH);
-        if (row >= g.rows) continue;
-        runs[k] = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
-        if (scaled) scales[k] = __ldg(x_scale + row);
+        if (row < g.rows && first < g.row_bytes)
+            runs[k] = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
+    }
+    if (g.order) {
+        s = share_of(g);
+        scales[0] = fetch_scale(g, s, i);
+        scales[1] = fetch_scale(g, s, i + threads);
     }
 #pragma unroll
     for (int32_t k = 0; k < ROWS_EACH; k++) {
         int64_t row = fl_rows_row_of(k, ROWS_EACH);
-        if (row >= g.rows) return;
+        if (row >= g.rows || first >= g.row_bytes) break;
         const int32_t *place = g.place + row * g.top_k;
 #pragma unroll 4
-        for (int32_t s = 0; s < g.top_k; s++) {
-            int32_t to = __ldg(place + s);
-            *(uint4 *)(g.y + (int64_t)to * g.row_bytes + first) = runs[k];
-            if (scaled) y_scale[to] = scales[k];
-        }
+        for (int32_t slot = 0; slot < g.top_k; slot++)
+            *(uint4 *)(g.y + (int64_t)__ldg(place + slot) * g.row_bytes + first) = runs[k];
+    }
+    if (scales[0].to) *scales[0].to = scales[0].value;
+    if (scales[1].to) *scales[1].to = scales[1].value;
+    for (i += 2 * threads; i < s.n; i += threads) {
+        const moved m = fetch_scale(g, s, i);
+        *m.to = m.value;
     }
 }
 
@@ -272,7 +336,7 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) gather_narrow_kernel(c
 
 /* ---- launching ---- */
 
-static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a) {
+static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a, const int32_t **order) {
     params p = {};
     p.ids = a->ids;
     p.n_pairs = a->rows * a->top_k;
@@ -282,15 +346,17 @@ static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a) {
     p.place = a->place;
     p.fault = cuda->fault;
     size_t expert_bytes = (size_t)a->n_experts * sizeof(int32_t);
+    int64_t order_bytes = order ? (int64_t)p.n_pairs * (int64_t)sizeof(int32_t) : 0;
+    int64_t bytes = ((int64_t)p.n_chunks + 1) * (int64_t)expert_bytes + order_bytes;
+    if (bytes > cuda->workspace_bytes)
+        return FL_FAIL(
+            FL_ERR_UNSUPPORTED,
+            "moe_permute: rows x top_k is %d: sorting them by %d experts takes %lld bytes, there are "
+            "%lld",
+            p.n_pairs, a->n_experts, (long long)bytes, (long long)cuda->workspace_bytes);
+    p.totals = (int32_t *)cuda->workspace;
+    if (order) *order = p.order = p.totals + ((int64_t)p.n_chunks + 1) * a->n_experts;
     if (p.n_chunks > 1) {
-        int64_t bytes = ((int64_t)p.n_chunks + 1) * (int64_t)expert_bytes;
-        if (bytes > cuda->workspace_bytes)
-            return FL_FAIL(
-                FL_ERR_UNSUPPORTED,
-                "moe_permute: rows x top_k is %d: counting %d experts' pairs takes %lld bytes, there are "
-                "%lld",
-                p.n_pairs, a->n_experts, (long long)bytes, (long long)cuda->workspace_bytes);
-        p.totals = (int32_t *)cuda->workspace;
         p.counts = p.totals + a->n_experts;
         count_kernel<<<(uint32_t)p.n_chunks, THREADS, expert_bytes, cuda->stream>>>(p);
         p.few = (int64_t)p.n_chunks * p.n_experts <= COUNTS_FEW;
@@ -299,8 +365,7 @@ static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a) {
             groups_kernel<<<1, THREADS, 0, cuda->stream>>>(p);
         }
     }
-    size_t shared_bytes = (WARPS + 1 + p.few) * expert_bytes + sizeof(int32_t);
-    place_kernel<<<(uint32_t)p.n_chunks, THREADS, shared_bytes, cuda->stream>>>(p);
+    place_kernel<<<(uint32_t)p.n_chunks, THREADS, sorting_bytes(p), cuda->stream>>>(p);
     return FL_CUDA_LAUNCHED("moe_permute, sorting");
 }
 
@@ -326,11 +391,11 @@ extern "C" fl_err fl_moe_permute_cuda(fl_backend *be, const fl_moe_permute_args 
     FL_TRY(fl_moe_permute_validate(a));
     if (!be->w8a8) FL_TRY(fl_codes_refuse(be, "moe_permute", &a->x_codes));
     fl_cuda *cuda = fl_cuda_of(be);
-    const gather g = gather_of(a);
+    gather g = gather_of(a);
     bool wide = fl_rows_aligned(g.x, g.x_stride, UNIT_BYTES) && fl_rows_aligned(g.y, g.row_bytes, UNIT_BYTES);
     if (g.x_scale && !wide)
         return FL_FAIL(FL_ERR_INVALID, "moe_permute: codes must be %d-byte aligned", UNIT_BYTES);
-    FL_TRY(sort_pairs(cuda, a));
+    FL_TRY(sort_pairs(cuda, a, g.x_scale ? &g.order : NULL));
     fl_rows_launch launch = wide ? fl_rows_tall_launch_of(a->rows, g.row_bytes / UNIT_BYTES, ROWS_EACH)
                                  : fl_rows_launch_of(a->rows, a->dim, UNITS_EACH);
     if (wide) gather_wide_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
