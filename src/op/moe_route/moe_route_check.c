@@ -28,6 +28,8 @@ static const shape shapes[] = {
     {OC_CHECK, 34, 520, 32, 4, 4, 2, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 1},
     {OC_SLOW, 131, 300, 72, 6, 1, 1, FL_MOE_SIGMOID, FL_MOE_GREEDY, true, true, 1},
     {OC_SLOW, 260, 520, 130, 4, 1, 1, FL_MOE_SIGMOID, FL_MOE_GREEDY, true, true, 2.5f},
+    /* more tiles than a GPU has multiprocessors: whole sums a block, of weights split before */
+    {OC_SLOW, 2306, 136, 256, 8, 8, 4, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 2.5f},
     {OC_BENCH, 2048, 512, 16, 4, 4, 2, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 2.5f},
     {OC_BENCH, 64, 7168, 256, 8, 8, 4, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 2.5f},
 };

@@ -1,10 +1,11 @@
 /* moe_route, CUDA, in two kernels: logits, then one warp a row that scores and selects.
  *
  * Logits want f32 weights (the order of selection hangs on their last bits) at the speed of tensor cores: x is
- * bf16, and an f32 weight is the sum of three bf16 parts, so three products with f32 sums make the logits. One
- * warpgroup brings: x by the copy engine, weights through registers, where they are split, into swizzled shared
- * memory. Four warpgroups multiply 64 rows each. Tiles are tall (ROWS x EXPERTS) because weights take three times
- * the room of x in shared memory.
+ * bf16, and an f32 weight is the sum of three bf16 parts, so three products with f32 sums make the logits. Four
+ * warpgroups multiply 64 rows each, x in registers for all three, the parts from swizzled shared memory. Tiles are
+ * tall (ROWS x EXPERTS) because weights take three times the room of x there. Splitting a weight takes longer than
+ * multiplying with it: for many rows all are split first, by another kernel, and the copy engine brings parts and x.
+ * For few rows a warpgroup brings weights through registers, where they are split.
  *
  * Tensor cores cut off what does not fit a sum, always towards zero, so a sum is kept short: k in slices of SLICE,
  * then slices are added in order as floats are. That order is the same for any number of rows. Few rows cannot
@@ -13,6 +14,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/device.cuh"
 #include "op/cuda/hopper.cuh"
+#include "op/cuda/mma.cuh"
 
 enum {
     ROWS = 256,
@@ -23,7 +25,13 @@ enum {
     PARTS = 3,
     STAGES = 4
 };
-enum { MULTIPLYING = ROWS / 64 * 128, BRINGING = 128, THREADS = MULTIPLYING + BRINGING, SELECT_WARPS = 4 };
+enum {
+    MULTIPLYING = ROWS / 64 * 128,
+    BRINGING = 128,
+    THREADS = MULTIPLYING + BRINGING,
+    SELECT_WARPS = 4,
+    SPLITTING = 256
+};
 enum { QUADS = EXPERTS * STEP / 4 / BRINGING }; /* of weights that a thread brings in a step */
 enum {
     ROW_BYTES = STEP * 2, /* the span of the swizzle */
@@ -40,7 +48,8 @@ typedef struct params {
     int64_t x_stride;
     int32_t rows, dim, n_experts; /* rows of this launch */
     bool wide_x, wide_w;
-    float *logits;    /* [n_slices][rows][n_experts] */
+    uint16_t *parts; /* NULL: split on the way; or [PARTS][n_experts][dim], which the copy engine can bring */
+    float *logits;   /* [n_slices][rows][n_experts] */
     int32_t n_slices; /* 1: each block adds all its slices itself */
     int32_t top_k, n_groups, top_groups;
     fl_moe_score score;
@@ -157,18 +166,46 @@ FL_DEVICE void bring(const params &p, const CUtensorMap *map_x, const ring &r) {
     }
 }
 
+/* The same by one thread, where weights were split before. */
+FL_DEVICE void bring_parts(const CUtensorMap *map_x, const CUtensorMap *map_w, const ring &r) {
+    for (int32_t i = 0; i < r.n; i++) {
+        int32_t stage = i % STAGES, k = (r.first + i) * STEP;
+        uint8_t *to = r.stages + stage * STAGE_BYTES;
+        if (i >= STAGES) fl_barrier_wait(&r.empty[stage], (uint32_t)(i / STAGES - 1) & 1u);
+        fl_barrier_expect(&r.full[stage], STAGE_BYTES);
+        fl_tma_load_2d(to, map_x, &r.full[stage], k, (int32_t)blockIdx.y * ROWS);
+        fl_tma_load_3d(to + X_BYTES, map_w, &r.full[stage], k, (int32_t)blockIdx.x * EXPERTS, 0);
+    }
+}
+
+/* Weights as parts, 4 a thread. */
+static __global__ void __launch_bounds__(SPLITTING) split_kernel(const __grid_constant__ params p) {
+    int64_t quad = (int64_t)blockIdx.x * SPLITTING + threadIdx.x, n = (int64_t)p.n_experts * p.dim / 4;
+    if (quad >= n) return;
+    float4 w = __ldg((const float4 *)p.w + quad);
+    uint32_t front[PARTS], back[PARTS];
+    split(w.x, w.y, front);
+    split(w.z, w.w, back);
+#pragma unroll
+    for (int32_t part = 0; part < PARTS; part++)
+        *((uint2 *)p.parts + part * n + quad) = make_uint2(front[part], back[part]);
+}
+
 /* ---- logits: multiplying ---- */
 
-/* sum (+)= x w of one stage; small parts first. */
+/* sum (+)= x w of one stage; small parts first. x: this warpgroup's rows. */
 FL_DEVICE void multiply(float (&sum)[32], const uint8_t *x, const uint8_t *w, bool add) {
-    uint64_t a = fl_wgmma_k_major(x), b = fl_wgmma_k_major(w);
+    int32_t lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+    uint64_t b = fl_wgmma_k_major(w);
+    uint32_t a[STEP / 16][4];
+#pragma unroll
+    for (int32_t k = 0; k < STEP / 16; k++) fl_load_matrices(a[k], x + swizzled(row, 2 * k + lane / 16));
     fl_wgmma_begin();
 #pragma unroll
     for (int32_t k = 0; k < STEP / 16; k++)
 #pragma unroll
         for (int32_t part = PARTS - 1; part >= 0; part--)
-            fl_wgmma_bf16(sum, a + 2 * k, b + part * (PART_BYTES >> 4) + 2 * k,
-                          add || k > 0 || part < PARTS - 1);
+            fl_wgmma_bf16(sum, a[k], b + part * (PART_BYTES >> 4) + 2 * k, add || k > 0 || part < PARTS - 1);
     fl_wgmma_commit();
     fl_wgmma_wait<0>();
     fl_wgmma_pin(sum);
@@ -220,7 +257,8 @@ FL_DEVICE void multiply_steps(const params &p, const ring &r) {
 
 /* Grid: (tiles of experts, tiles of rows, slices or 1). */
 static __global__ void __launch_bounds__(THREADS, 1)
-    logits_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ params p) {
+    logits_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
+                  const __grid_constant__ params p) {
     extern __shared__ uint8_t tiles_shared[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     int32_t steps = (p.dim + STEP - 1) / STEP;
@@ -232,21 +270,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
     r.n = p.n_slices > 1 ? min(SLICE_STEPS, steps - r.first) : steps;
     if (threadIdx.x == 0) {
         for (int32_t i = 0; i < STAGES; i++) {
-            fl_barrier_init(&full[i], BRINGING + 1); /* one more announces x */
+            fl_barrier_init(&full[i], p.parts ? 1 : BRINGING + 1); /* one more announces x */
             fl_barrier_init(&empty[i], MULTIPLYING / 32);
         }
         fl_barrier_init_fence();
     }
     __syncthreads();
-    if (threadIdx.x >= MULTIPLYING) bring(p, &map_x, r);
-    else multiply_steps(p, r);
+    if (threadIdx.x < MULTIPLYING) multiply_steps(p, r);
+    else if (!p.parts) bring(p, &map_x, r);
+    else if (threadIdx.x == MULTIPLYING) bring_parts(&map_x, &map_w, r);
 }
 
 /* ---- selection ---- */
 
-/* A warp's part of shared memory. */
+/* A warp's part of shared memory, where groups are not of 32. */
 typedef struct chosen {
-    float *score;    /* [n_experts] */
     uint32_t *key;   /* [n_experts] what competes, in keys */
     uint32_t *group; /* [n_groups] keys of groups */
 } chosen;
@@ -283,46 +321,6 @@ FL_DEVICE int32_t take_largest(uint32_t *key, int32_t n, uint32_t *top, int32_t 
     return winner;
 }
 
-enum { SCORES = 4 }; /* that a lane reads at a time */
-
-/* z of the row, its slices added in order, becomes scores; what competes becomes keys. */
-FL_DEVICE void score_row(const params &p, int64_t row, const chosen &c) {
-    int32_t lane = threadIdx.x % 32;
-    int64_t slice = (int64_t)p.rows * p.n_experts;
-    float top = -INFINITY, sum = 0;
-    for (int32_t first = lane; first < p.n_experts; first += 32 * SCORES) {
-        const float *from = p.logits + row * p.n_experts + first;
-        float z[SCORES];
-#pragma unroll
-        for (int32_t j = 0; j < SCORES; j++) z[j] = 0;
-#pragma unroll 4
-        for (int32_t i = 0; i < p.n_slices; i++)
-#pragma unroll
-            for (int32_t j = 0; j < SCORES; j++)
-                if (first + 32 * j < p.n_experts) z[j] = __fadd_rn(z[j], __ldg(from + i * slice + 32 * j));
-#pragma unroll
-        for (int32_t j = 0; j < SCORES; j++) {
-            if (first + 32 * j >= p.n_experts) continue;
-            c.score[first + 32 * j] = z[j];
-            top = fmaxf(top, z[j]);
-        }
-    }
-    top = fl_warp_max(top);
-    for (int32_t e = lane; e < p.n_experts; e += 32) {
-        float s = p.score == FL_MOE_SIGMOID ? __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-c.score[e])))
-                                            : expf(__fsub_rn(c.score[e], top));
-        c.score[e] = s;
-        sum = __fadd_rn(sum, s);
-    }
-    if (p.score == FL_MOE_SOFTMAX) sum = fl_warp_sum(sum);
-    for (int32_t e = lane; e < p.n_experts; e += 32) {
-        float s = p.score == FL_MOE_SOFTMAX ? __fdiv_rn(c.score[e], sum) : c.score[e];
-        c.score[e] = s;
-        c.key[e] = key_of(__fadd_rn(s, p.bias ? __ldg(p.bias + e) : 0.0f));
-    }
-    __syncwarp();
-}
-
 /* Key of a group's score from its two best keys. */
 FL_DEVICE uint32_t group_key(const params &p, uint32_t first, uint32_t second) {
     float score = value_of_key(first);
@@ -330,17 +328,11 @@ FL_DEVICE uint32_t group_key(const params &p, uint32_t first, uint32_t second) {
     return key_of(score);
 }
 
-/* Keys of all groups. Groups of 32 have an expert a lane. Else a lane has whole groups, and begins each at another
- * expert than its neighbours: many groups would begin in one bank. */
+/* Keys of all groups. A lane has whole groups, and begins each at another expert than its neighbours: many groups would
+ * begin in one bank. */
 FL_DEVICE void score_groups(const params &p, const chosen &c) {
     int32_t lane = threadIdx.x % 32, size = p.n_experts / p.n_groups;
-    for (int32_t g = 0; size == 32 && g < p.n_groups; g++) {
-        uint32_t key = c.key[g * size + lane], first = __reduce_max_sync(~0u, key);
-        uint32_t at_first = __ballot_sync(~0u, key == first);
-        uint32_t second = __reduce_max_sync(~0u, lane == __ffs((int32_t)at_first) - 1 ? 0 : key);
-        if (lane == 0) c.group[g] = group_key(p, first, second);
-    }
-    for (int32_t g = lane; size != 32 && g < p.n_groups; g += 32) {
+    for (int32_t g = lane; g < p.n_groups; g += 32) {
         uint32_t first = 0, second = 0;
         for (int32_t i = 0, j = g % size; i < size; i++, j = j + 1 < size ? j + 1 : 0) {
             uint32_t key = c.key[g * size + j];
@@ -365,67 +357,217 @@ FL_DEVICE void limit_groups(const params &p, const chosen &c) {
     __syncwarp();
 }
 
-/* Shared: for each warp [2][n_experts] and [n_groups]. */
+/* A row's experts, EACH of a lane: expert 32 j + lane is the lane's j-th. */
+template <int EACH> struct experts {
+    float score[EACH];
+    uint32_t key[EACH]; /* what competes, in keys */
+};
+
+/* z of the row, its slices added in order, becomes scores and keys. */
+template <int EACH> FL_DEVICE void score_experts(const params &p, int64_t row, experts<EACH> *x) {
+    int32_t lane = threadIdx.x % 32;
+    int64_t slice = (int64_t)p.rows * p.n_experts;
+    const float *from = p.logits + row * p.n_experts + lane;
+    float top = -INFINITY, sum = 0;
+#pragma unroll
+    for (int32_t j = 0; j < EACH; j++) x->score[j] = 0;
+#pragma unroll 2
+    for (int32_t i = 0; i < p.n_slices; i++)
+#pragma unroll
+        for (int32_t j = 0; j < EACH; j++)
+            if (lane + 32 * j < p.n_experts)
+                x->score[j] = __fadd_rn(x->score[j], __ldg(from + i * slice + 32 * j));
+    if (p.score == FL_MOE_SOFTMAX) {
+#pragma unroll
+        for (int32_t j = 0; j < EACH; j++)
+            if (lane + 32 * j < p.n_experts) top = fmaxf(top, x->score[j]);
+        top = fl_warp_max(top);
+#pragma unroll
+        for (int32_t j = 0; j < EACH; j++) {
+            if (lane + 32 * j >= p.n_experts) continue;
+            x->score[j] = expf(__fsub_rn(x->score[j], top));
+            sum = __fadd_rn(sum, x->score[j]);
+        }
+        sum = fl_warp_sum(sum);
+    }
+#pragma unroll
+    for (int32_t j = 0; j < EACH; j++) {
+        int32_t e = lane + 32 * j;
+        x->key[j] = 0;
+        if (e >= p.n_experts) continue;
+        x->score[j] = p.score == FL_MOE_SOFTMAX ? __fdiv_rn(x->score[j], sum)
+                                                : __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x->score[j])));
+        x->key[j] = key_of(__fadd_rn(x->score[j], p.bias ? __ldg(p.bias + e) : 0.0f));
+    }
+}
+
+/* A lane's best expert that is left: of equals the first. */
+typedef struct candidate {
+    uint32_t key;
+    int32_t at; /* j */
+    float score;
+} candidate;
+
+template <int EACH> FL_DEVICE candidate best_left(const experts<EACH> &x) {
+    candidate c = {0, 0, 0};
+#pragma unroll
+    for (int32_t j = 0; j < EACH; j++)
+        if (x.key[j] > c.key) {
+            c.key = x.key[j];
+            c.at = j;
+            c.score = x.score[j];
+        }
+    return c;
+}
+
+/* Takes the largest of the warp's keys out, the smaller expert of equals, and says its score. */
+template <int EACH> FL_DEVICE int32_t take_best(experts<EACH> *x, candidate *own, float *score) {
+    int32_t lane = threadIdx.x % 32;
+    uint32_t best = __reduce_max_sync(~0u, own->key);
+    int32_t winner = __reduce_min_sync(~0u, own->key == best ? own->at * 32 + lane : INT32_MAX);
+    *score = __shfl_sync(~0u, own->score, winner % 32);
+    if (winner % 32 == lane) {
+#pragma unroll
+        for (int32_t j = 0; j < EACH; j++)
+            if (j == own->at) x->key[j] = 0;
+        *own = best_left(*x);
+    }
+    return winner;
+}
+
+/* Groups of 32 are a register each: bit j is set if group j is one of the best. */
+template <int EACH> FL_DEVICE uint32_t best_groups_of_32(const params &p, const experts<EACH> &x) {
+    int32_t lane = threadIdx.x % 32, rank = 0;
+    uint32_t keys[EACH], own = 0;
+#pragma unroll
+    for (int32_t j = 0; j < EACH; j++) {
+        uint32_t first = __reduce_max_sync(~0u, x.key[j]);
+        uint32_t at_first = __ballot_sync(~0u, x.key[j] == first);
+        uint32_t second = __reduce_max_sync(~0u, lane == __ffs((int32_t)at_first) - 1 ? 0 : x.key[j]);
+        keys[j] = group_key(p, first, second);
+        if (j == lane) own = keys[j];
+    }
+#pragma unroll
+    for (int32_t j = 0; j < EACH; j++)
+        if (j < p.n_groups) rank += keys[j] > own || (keys[j] == own && j < lane);
+    return __ballot_sync(~0u, lane < p.n_groups && rank < p.top_groups);
+}
+
+/* Puts every expert outside the best groups out of the running. */
+template <int EACH> FL_DEVICE void keep_groups(const params &p, const chosen &c, experts<EACH> *x) {
+    int32_t lane = threadIdx.x % 32, size = p.n_experts / p.n_groups;
+    if (size == 32) {
+        uint32_t best = best_groups_of_32(p, *x);
+#pragma unroll
+        for (int32_t j = 0; j < EACH; j++)
+            if ((best >> j & 1u) == 0 && j < p.n_groups) x->key[j] = key_of(-INFINITY);
+        return;
+    }
+#pragma unroll
+    for (int32_t j = 0; j < EACH; j++)
+        if (lane + 32 * j < p.n_experts) c.key[lane + 32 * j] = x->key[j];
+    __syncwarp();
+    limit_groups(p, c);
+#pragma unroll
+    for (int32_t j = 0; j < EACH; j++)
+        if (lane + 32 * j < p.n_experts) x->key[j] = c.key[lane + 32 * j];
+}
+
+/* Whether only the best groups compete, and whether those are not of 32 experts: then they need shared memory. */
+static __host__ __device__ inline bool limited(const params &p) {
+    return p.select != FL_MOE_GREEDY && p.top_groups < p.n_groups;
+}
+
+static size_t select_bytes(const params &p) {
+    bool shared = limited(p) && p.n_experts / p.n_groups != 32;
+    return shared ? SELECT_WARPS * ((size_t)p.n_experts + (size_t)p.n_groups) * sizeof(uint32_t) : 0;
+}
+
+/* Grid: blocks of SELECT_WARPS rows. */
+template <int EACH>
 static __global__ void __launch_bounds__(SELECT_WARPS * 32) select_kernel(const __grid_constant__ params p) {
-    extern __shared__ float shared[];
+    extern __shared__ uint32_t keys_shared[];
     int64_t row = (int64_t)blockIdx.x * SELECT_WARPS + threadIdx.x / 32;
-    int32_t lane = threadIdx.x % 32, n_groups = p.select == FL_MOE_GREEDY ? 0 : p.n_groups, at;
+    int32_t lane = threadIdx.x % 32, *ids = p.ids + row * p.top_k, id = 0;
+    float *weights = p.weights + row * p.top_k, sum = 0, kept = 0;
     if (row >= p.rows) return;
-    chosen c;
-    c.score = shared + threadIdx.x / 32 * (2 * p.n_experts + n_groups);
-    c.key = (uint32_t *)(c.score + p.n_experts);
-    c.group = c.key + p.n_experts;
-    score_row(p, row, c);
-    if (p.select != FL_MOE_GREEDY && p.top_groups < p.n_groups) limit_groups(p, c);
-    uint32_t top;
-    float sum = 0;
-    int32_t *ids = p.ids + row * p.top_k;
-    float *weights = p.weights + row * p.top_k;
-    best_of_lane(c.key, p.n_experts, &top, &at);
+    experts<EACH> x;
+    score_experts(p, row, &x);
+    if (limited(p)) {
+        chosen c;
+        c.key = keys_shared + threadIdx.x / 32 * (p.n_experts + p.n_groups);
+        c.group = c.key + p.n_experts;
+        keep_groups(p, c, &x);
+    }
+    candidate own = best_left(x);
     for (int32_t s = 0; s < p.top_k; s++) {
-        int32_t id = take_largest(c.key, p.n_experts, &top, &at);
-        float score = c.score[id];
+        float score;
+        int32_t best = take_best(&x, &own, &score);
         sum = __fadd_rn(sum, score);
         if (s % 32 != lane) continue;
-        ids[s] = id;
-        weights[s] = score; /* read again below, by this lane */
+        if (s == lane) {
+            kept = score;
+            id = best;
+        } else {
+            ids[s] = best;
+            weights[s] = score; /* read again below, by this lane */
+        }
     }
     float factor = p.normalize ? __fdiv_rn(p.factor, __fadd_rn(sum, 1e-20f)) : p.factor;
-    for (int32_t s = lane; s < p.top_k; s += 32) weights[s] = __fmul_rn(weights[s], factor);
+    if (lane < p.top_k) {
+        ids[lane] = id;
+        weights[lane] = __fmul_rn(kept, factor);
+    }
+    for (int32_t s = lane + 32; s < p.top_k; s += 32) weights[s] = __fmul_rn(weights[s], factor);
 }
 
 /* ---- launching ---- */
 
+/* k steps of `rows` rows; of parts, all three. */
+static fl_err map_operand(const void *base, const params &p, int64_t stride, int32_t rows, bool parts,
+                          CUtensorMap *out) {
+    fl_tma_shape shape = {};
+    shape.base = base;
+    shape.dtype = FL_DTYPE_BF16;
+    shape.rank = parts ? 3 : 2;
+    shape.size[0] = p.dim;
+    shape.size[1] = rows;
+    shape.size[2] = PARTS;
+    shape.stride[0] = 1;
+    shape.stride[1] = stride;
+    shape.stride[2] = stride * rows;
+    shape.box[0] = STEP;
+    shape.box[1] = parts ? EXPERTS : ROWS;
+    shape.box[2] = PARTS;
+    shape.swizzle = true;
+    return fl_tma_map(&shape, out);
+}
+
 static fl_err launch_logits(const params &p, cudaStream_t stream) {
-    CUtensorMap map_x = {};
-    fl_tma_shape x = {};
-    x.base = p.x;
-    x.dtype = FL_DTYPE_BF16;
-    x.rank = 2;
-    x.size[0] = p.dim;
-    x.size[1] = p.rows;
-    x.stride[0] = 1;
-    x.stride[1] = p.x_stride;
-    x.box[0] = STEP;
-    x.box[1] = ROWS;
-    x.swizzle = true;
-    if (p.wide_x) FL_TRY(fl_tma_map(&x, &map_x));
+    CUtensorMap map_x = {}, map_w = {};
+    if (p.wide_x) FL_TRY(map_operand(p.x, p, p.x_stride, p.rows, false, &map_x));
+    if (p.parts) FL_TRY(map_operand(p.parts, p, p.dim, p.n_experts, true, &map_w));
     FL_CUDA_TRY(
         cudaFuncSetAttribute(logits_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
     dim3 grid((uint32_t)fl_tasks_of(p.n_experts, EXPERTS), (uint32_t)fl_tasks_of(p.rows, ROWS),
               (uint32_t)p.n_slices);
-    logits_kernel<<<grid, THREADS, SHARED_BYTES, stream>>>(map_x, p);
+    logits_kernel<<<grid, THREADS, SHARED_BYTES, stream>>>(map_x, map_w, p);
     return FL_CUDA_LAUNCHED("moe_route, logits");
+}
+
+static void launch_select(const params &p, cudaStream_t stream) {
+    uint32_t grid = (uint32_t)fl_tasks_of(p.rows, SELECT_WARPS), block = SELECT_WARPS * 32;
+    size_t bytes = select_bytes(p);
+    if (p.n_experts <= 64) select_kernel<2><<<grid, block, bytes, stream>>>(p);
+    else if (p.n_experts <= 256) select_kernel<8><<<grid, block, bytes, stream>>>(p);
+    else if (p.n_experts <= 512) select_kernel<16><<<grid, block, bytes, stream>>>(p);
+    else select_kernel<32><<<grid, block, bytes, stream>>>(p);
 }
 
 /* Rows whose logits fit the workspace. */
 static fl_err route_rows(fl_cuda *cuda, const params &p) {
-    cudaStream_t stream = cuda->stream;
-    FL_TRY(launch_logits(p, stream));
-    size_t n_groups = p.select == FL_MOE_GREEDY ? 0 : (size_t)p.n_groups;
-    size_t shared_bytes = SELECT_WARPS * (2 * (size_t)p.n_experts + n_groups) * sizeof(float);
-    select_kernel<<<(uint32_t)fl_tasks_of(p.rows, SELECT_WARPS), SELECT_WARPS * 32, shared_bytes, stream>>>(
-        p);
+    FL_TRY(launch_logits(p, cuda->stream));
+    launch_select(p, cuda->stream);
     return FL_CUDA_LAUNCHED("moe_route");
 }
 
@@ -450,6 +592,18 @@ static params params_of(const fl_moe_route_args *a, void *workspace) {
     return p;
 }
 
+/* For many rows, where the copy engine can take the parts: into the front of the workspace, logits behind them. */
+static fl_err split_weights(const fl_cuda *cuda, params *p, int64_t *parts_bytes) {
+    int64_t n = (int64_t)p->n_experts * p->dim, bytes = PARTS * n * (int64_t)sizeof *p->parts;
+    bool takes = p->wide_x && p->wide_w && p->dim % 8 == 0;
+    if (p->n_slices > 1 || !takes || bytes > cuda->workspace_bytes / 2) return FL_ERR_OK;
+    p->parts = (uint16_t *)cuda->workspace;
+    p->logits += bytes / (int64_t)sizeof *p->logits;
+    *parts_bytes = bytes;
+    split_kernel<<<(uint32_t)fl_tasks_of(n / 4, SPLITTING), SPLITTING, 0, cuda->stream>>>(*p);
+    return FL_CUDA_LAUNCHED("moe_route, weights");
+}
+
 extern "C" fl_err fl_moe_route_cuda(fl_backend *be, const fl_moe_route_args *a) {
     FL_TRY(fl_moe_route_validate(a));
     fl_cuda *cuda = fl_cuda_of(be);
@@ -458,7 +612,10 @@ extern "C" fl_err fl_moe_route_cuda(fl_backend *be, const fl_moe_route_args *a) 
     /* slices' sums are traffic, which pays while most of the chip would have no tile */
     p.n_slices = tiles * 4 <= cuda->n_multiprocessors ? (int32_t)fl_tasks_of(a->dim, SLICE) : 1;
     int64_t row_bytes = (int64_t)p.n_slices * a->n_experts * (int64_t)sizeof(float);
-    int64_t rows_max = cuda->workspace_bytes / row_bytes; /* at least 4: dim <= 2^20, 1,024 experts */
+    int64_t parts_bytes = 0;
+    FL_TRY(split_weights(cuda, &p, &parts_bytes));
+    int64_t rows_max =
+        (cuda->workspace_bytes - parts_bytes) / row_bytes; /* at least 4: dim <= 2^20, 1,024 experts */
     for (int64_t row = 0; row < a->rows; row += rows_max) {
         p.rows = (int32_t)(a->rows - row < rows_max ? a->rows - row : rows_max);
         p.x = (const uint16_t *)a->x + row * a->x_stride;
