@@ -176,12 +176,10 @@ static void check_limits(oc_run *run) {
 
 void fl_moe_permute_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
-    static const shape with_codes[] = {{OC_CHECK, 1, 1, 1, 128, ALIKE},
-                                       {OC_CHECK, 67, 4, 16, 256, ALIKE},
-                                       {OC_CHECK, 130, 6, 64, 2048, ALIKE},
-                                       {OC_CHECK, 9, 8, 16, 4480, ALIKE},
-                                       {OC_SLOW, 1031, 8, 16, 384, ALIKE},
-                                       {OC_BENCH, 2048, 4, 16, 512, ALIKE}};
+    static const shape with_codes[] = {
+        {OC_CHECK, 1, 1, 1, 128, ALIKE},     {OC_CHECK, 67, 4, 16, 256, ALIKE},
+        {OC_CHECK, 130, 6, 64, 2048, ALIKE}, {OC_CHECK, 9, 8, 16, 4480, ALIKE},
+        {OC_SLOW, 1031, 8, 16, 384, ALIKE},  {OC_BENCH, 2048, 4, 16, 512, ALIKE}};
     for (size_t i = 0; i < sizeof with_codes / sizeof *with_codes; i++) check_codes(run, &with_codes[i]);
     check_ids(run);
     check_limits(run);

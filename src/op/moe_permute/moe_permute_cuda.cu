@@ -8,9 +8,9 @@
  *   scan_kernel    many: in place: those of the expert in earlier chunks; totals[expert]
  *   groups_kernel  many: first place of each expert                group_rows
  *   place_kernel   group_rows[expert] + those of the expert in earlier chunks + rank
- * The gather reads each row once and writes it top_k times; it is what the time goes to, and memory bounds it. Scales are
- * single floats that go to as many places: written row by row, each would be a memory access of its own. A block takes
- * its share of them in an order of place_kernel's, in which what is written lies side by side. */
+ * The gather reads each row once and writes it top_k times; it is what the time goes to, and memory bounds it. Scales
+ * are single floats that go to as many places: written row by row, each would be a memory access of its own. A block
+ * takes its share of them in an order of place_kernel's, in which what is written lies side by side. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
