@@ -85,14 +85,14 @@ static fl_err map_part(const fl_attn_prefill_args *a, prefill_part_maps *maps) {
     return map_lines(a->k_pe, ROPE, a->n_keys, FL_ATTN_HALF_KEYS, &maps->k_pe);
 }
 
-template <int NOPE, int ROPE, int V>
+template <int NOPE, int ROPE, int V, bool LISTS>
 static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_prefill_call *c) {
     static_assert(NOPE % CHUNK_COLUMNS == 0 && V % CHUNK_COLUMNS == 0 && ROPE % 16 == 0 &&
                   ROPE <= CHUNK_COLUMNS);
     if ((uintptr_t)a->state % 16 != 0 || (uintptr_t)a->out % 16 != 0)
         return FL_FAIL(FL_ERR_INVALID, "attn_prefill: state and out must be 16-byte aligned");
-    const int bytes = sizeof(prefill_shared<NOPE, ROPE, V>) + 1024;
-    auto kernel = prefill_wgmma_kernel<NOPE, ROPE, V>;
+    const int bytes = sizeof(prefill_shared<NOPE, ROPE, V, LISTS>) + 1024;
+    auto kernel = prefill_wgmma_kernel<NOPE, ROPE, V, LISTS>;
     prefill_maps maps = {};
     FL_TRY(map_heads(a->q, NOPE + ROPE, a->n_heads, a->rows, FL_ATTN_TILE_ROWS, &maps.q));
     FL_TRY((map_part<NOPE, ROPE, V>(a, &maps.part[0])));
@@ -103,6 +103,11 @@ static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_pref
     uint32_t blocks = (uint32_t)fl_tasks_of(c->n_tasks, rounds);
     kernel<<<blocks, PREFILL_THREADS, bytes, cuda->stream>>>(maps, *c);
     return FL_CUDA_LAUNCHED("attn_prefill");
+}
+
+/* Whether steps may carry bits or a bias. */
+static bool has_lists(const fl_prefill_call *c) {
+    return c->ids || c->part[0].means || c->part[0].key_bias || c->n_parts > 1;
 }
 
 typedef enum head_shape { SHAPE_OTHER, SHAPE_192_128, SHAPE_96_64 } head_shape;
@@ -121,8 +126,10 @@ static fl_err run_call(fl_cuda *cuda, const fl_attn_prefill_args *a, fl_prefill_
     c->n_tasks = (uint32_t)(c->row_tiles * c->n_heads);
     if (c->n_tasks == 0) return FL_ERR_OK; /* no row sees a key: not a bit changes */
     switch (shape_of(a)) {
-    case SHAPE_192_128: return launch<128, 64, 128>(cuda, a, c);
-    case SHAPE_96_64: return launch<64, 32, 64>(cuda, a, c);
+    case SHAPE_192_128:
+        return has_lists(c) ? launch<128, 64, 128, true>(cuda, a, c) : launch<128, 64, 128, false>(cuda, a, c);
+    case SHAPE_96_64:
+        return has_lists(c) ? launch<64, 32, 64, true>(cuda, a, c) : launch<64, 32, 64, false>(cuda, a, c);
     case SHAPE_OTHER: break;
     }
     return fl_prefill_plain(cuda, a, c);

@@ -63,7 +63,9 @@ typedef struct planned_step {
 
 enum { PLANS = 8 }; /* steps that the planner may be ahead */
 
-template <int NOPE, int ROPE, int V> struct prefill_shared {
+/* LISTS: some keys of a step may count for no row, and scores may have a bias. Calls without do not carry the code. */
+template <int NOPE, int ROPE, int V, bool LISTS> struct prefill_shared {
+    static constexpr bool HAS_LISTS = LISTS;
     static constexpr int K_CHUNKS = (NOPE + ROPE + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS,
                          V_CHUNKS = V / CHUNK_COLUMNS,
                          STAGES = K_CHUNKS + V_CHUNKS <= 3 ? 3 : 2; /* all that fits */
@@ -78,7 +80,7 @@ template <int NOPE, int ROPE, int V> struct prefill_shared {
     prefill_step plan[PLANS];
     uint64_t q_full, q_empty, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint64_t plan_full[PLANS], plan_empty[PLANS];
-    uint32_t listed[FL_ATTN_LIST_BLOCKS_MAX / 32];
+    uint32_t listed[LISTS ? FL_ATTN_LIST_BLOCKS_MAX / 32 : 1];
 };
 
 /* The n-th use of a ring of stages: its stage, and the parity of the stage's barriers then. */
@@ -167,30 +169,33 @@ typedef struct prefill_plan {
     fl_attn_walk walk;
 } prefill_plan;
 
+template <bool LISTS>
 FL_DEVICE void open_part(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan) {
     const fl_prefill_part *part = &c->part[plan->part];
-    plan->walk = fl_prefill_walk(c, part, plan->task.tile, plan->task.head);
-    if (plan->walk.kind == FL_ATTN_WALK_MARKED) mark_blocks(c, &part->keys, plan->task, listed);
+    if (LISTS) plan->walk = fl_prefill_walk(c, part, plan->task.tile, plan->task.head);
+    else plan->walk = fl_attn_walk_all(&part->keys, plan->task.tile, false);
+    if (LISTS && plan->walk.kind == FL_ATTN_WALK_MARKED) mark_blocks(c, &part->keys, plan->task, listed);
 }
 
 /* The task's next tile of keys that counts, by the whole warp. */
+template <bool LISTS>
 FL_DEVICE bool plan_step(const fl_prefill_call *c, uint32_t *listed, prefill_plan *plan, planned_step *out) {
     for (;;) {
         const fl_prefill_part *part = &c->part[plan->part];
         for (fl_attn_step step; fl_attn_walk_next(&plan->walk, part->keys.n_keys, &step);) {
-            bool marked = plan->walk.kind == FL_ATTN_WALK_MARKED;
+            bool marked = LISTS && plan->walk.kind == FL_ATTN_WALK_MARKED;
             out->word = marked ? mark_keys(part, plan->walk.some.end[1], listed, step.key[0]) : ~0u;
-            if (!__any_sync(~0u, out->word != 0)) continue;
+            if (marked && !__any_sync(~0u, out->word != 0)) continue;
             out->key[0] = step.key[0];
             out->key[1] = step.key[1];
             out->part = plan->part;
             out->flags = step.masked && !part->means ? STEP_RANGES : 0;
-            if (!__all_sync(~0u, out->word == ~0u)) out->flags |= STEP_BITS;
+            if (marked && !__all_sync(~0u, out->word == ~0u)) out->flags |= STEP_BITS;
             return true;
         }
-        if (plan->part + 1 == c->n_parts) return false;
+        if (!LISTS || plan->part + 1 == c->n_parts) return false;
         plan->part++;
-        open_part(c, listed, plan);
+        open_part<LISTS>(c, listed, plan);
     }
 }
 
@@ -198,7 +203,7 @@ template <class SHARED> FL_DEVICE void put_step(SHARED *s, const planned_step *s
     int32_t lane = threadIdx.x % 32;
     fl_barrier_wait(&s->plan_empty[at->stage], at->parity ^ 1);
     prefill_step *out = &s->plan[at->stage];
-    if (lane < FL_ATTN_TILE_KEYS / 32) out->bits[lane] = step->word;
+    if (SHARED::HAS_LISTS && lane < FL_ATTN_TILE_KEYS / 32) out->bits[lane] = step->word;
     if (lane == 0) *(int4 *)out = make_int4(step->key[0], step->key[1], step->flags, step->part);
     __syncwarp(); /* no lane falls behind: a parity tells neighbouring uses apart, no more */
     if (lane == 0) fl_barrier_arrive(&s->plan_full[at->stage]);
@@ -207,15 +212,16 @@ template <class SHARED> FL_DEVICE void put_step(SHARED *s, const planned_step *s
 
 /* By a warp of its own: walking takes about as long as consumers need for a tile, and no copy should wait for it. */
 template <class SHARED> FL_DEVICE void plan_tasks(SHARED *s, const fl_prefill_call *c) {
+    constexpr bool LISTS = SHARED::HAS_LISTS;
     ring_place<PLANS> at;
     for (uint32_t i = blockIdx.x; i < c->n_tasks; i += gridDim.x) {
         prefill_plan plan = {task_of(c, i)};
         planned_step step = {}, next = {};
-        open_part(c, s->listed, &plan);
-        bool more = plan_step(c, s->listed, &plan, &step);
+        open_part<LISTS>(c, s->listed, &plan);
+        bool more = plan_step<LISTS>(c, s->listed, &plan, &step);
         if (!more) step.flags = STEP_NONE;
         while (more) {
-            more = plan_step(c, s->listed, &plan, &next);
+            more = plan_step<LISTS>(c, s->listed, &plan, &next);
             if (!more) break;
             put_step(s, &step, &at);
             step = next;
@@ -288,14 +294,15 @@ FL_DEVICE int4 produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, f
                             ring_places<SHARED::STAGES> *at) {
     fl_barrier_wait(&s->plan_full[at->plan.stage], at->plan.parity);
     const int4 *planned = (const int4 *)&s->plan[at->plan.stage];
-    int4 step = planned[0], bits = planned[1];
+    int4 step = planned[0], bits = {};
+    if (SHARED::HAS_LISTS) bits = planned[1];
     release(&s->plan_empty[at->plan.stage]);
     at->plan.advance();
     fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
     if (fl_elect_one()) {
         int4 *out = (int4 *)&s->step[at->k.stage];
         out[0] = make_int4(step.x, step.y, step.z, __float_as_int(step.w ? biases.y : biases.x));
-        out[1] = bits;
+        if (SHARED::HAS_LISTS) out[1] = bits;
         if (step.z & STEP_NONE) fl_barrier_arrive(&s->k_full[at->k.stage]);
         else load_keys<NOPE>(s, &maps->part[step.w], at->k.stage, head, {step.x, step.y});
     }
@@ -552,9 +559,9 @@ template <class SHARED>
 FL_DEVICE bool weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *row_ranges, running *run) {
     const prefill_step *step = &shared->step[stage];
     int32_t flags = step->flags;
-    run->bias = __int_as_float(step->part_or_bias);
+    run->bias = SHARED::HAS_LISTS ? __int_as_float(step->part_or_bias) : 0;
     if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
-    if (flags & STEP_BITS) hide_by_bits(s, step->bits);
+    if (SHARED::HAS_LISTS && flags & STEP_BITS) hide_by_bits(s, step->bits);
     release(&shared->k_empty[stage]);
     bool last = __any_sync(~0u, flags & STEP_LAST);
     if (last && threadIdx.x % 32 == 0) fl_barrier_arrive(&shared->q_empty);
@@ -695,20 +702,20 @@ template <class SHARED> FL_DEVICE void start_barriers(SHARED *s) {
     __syncthreads();
 }
 
-template <int NOPE, int ROPE, int V>
+template <int NOPE, int ROPE, int V, bool LISTS>
 static __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     prefill_wgmma_kernel(const __grid_constant__ prefill_maps maps,
                          const __grid_constant__ fl_prefill_call c) {
-    using shared_tiles = prefill_shared<NOPE, ROPE, V>;
+    using shared_tiles = prefill_shared<NOPE, ROPE, V, LISTS>;
     extern __shared__ uint8_t memory[];
     shared_tiles *shared = (shared_tiles *)(memory + (1024 - fl_shared_address(memory) % 1024) % 1024);
     start_barriers(shared);
     if (__shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0) == 0) {
-        fl_registers_release<72>();
+        fl_registers_release<LISTS ? 72 : 56>();
         if (threadIdx.x < 32) produce<NOPE>(shared, &maps, &c);
         else if (threadIdx.x < 64) plan_tasks(shared, &c);
     } else {
-        fl_registers_claim<216>();
+        fl_registers_claim<LISTS ? 216 : 224>();
         consume<NOPE, ROPE, V>(shared, &c);
     }
 }
