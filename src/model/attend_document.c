@@ -339,7 +339,7 @@ static fl_err take_memory(document *d) {
     return fl_arena_take(t->arena, fl_attn_prefill_scratch_bytes(&d->args), 1, &d->args.scratch);
 }
 
-fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, void *out, float *lse) {
+fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, const fl_inputs *out, float *lse) {
     int64_t mark = fl_arena_mark(t->arena);
     document d = {.t = t, .piece = piece, .end = piece->pos + piece->n_rows, .split = split_tokens(t)};
     d.args = (fl_attn_prefill_args){.rows = piece->n_rows,
@@ -348,7 +348,8 @@ fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, void *out, f
                                     .nope_dim = t->nope,
                                     .rope_dim = t->rope,
                                     .v_dim = t->v,
-                                    .out = out,
+                                    .out = out->act,
+                                    .out_codes = out->codes,
                                     .lse = lse};
     if (t->attend->blocks) FL_TRY(make_lists(&d));
     d.most = most_keys(&d);

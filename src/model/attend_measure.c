@@ -8,7 +8,7 @@ typedef struct measuring {
     fl_attention t; /* attends by `attend` */
     fl_attend attend;
     fl_kv_rows tile;
-    void *out; /* not looked at */
+    fl_inputs out; /* not looked at */
     float *all, *listed, *with_means;
 } measuring;
 
@@ -42,7 +42,7 @@ static fl_err measure_alpha(measuring *m, int32_t alpha, float *log2_alpha) {
         m->attend.drop_means = drop;
         m->attend.listed = drop ? m->attend.probe->listed + (int64_t)alpha * n : NULL;
         m->attend.visible = m->attend.probe->visible + (int64_t)alpha * t->w->config.layers;
-        FL_TRY(fl_attend_document(t, &m->tile, m->out, drop ? m->listed : m->with_means));
+        FL_TRY(fl_attend_document(t, &m->tile, &m->out, drop ? m->listed : m->with_means));
     }
     add_rows(m, alpha);
     return FL_ERR_OK;
@@ -54,7 +54,7 @@ fl_err fl_attend_measure(fl_attention *t, const fl_kv_rows *piece) {
     if (piece->n_rows % FL_ATTN_LIST_ROWS != 0 || piece->pos % FL_ATTN_LIST_ROWS != 0) return FL_ERR_OK;
     measuring m = {.t = *t, .attend = *t->attend, .tile = *piece};
     float *log2_alpha;
-    FL_TRY(fl_attention_take(t, n * t->v, &m.out));
+    FL_TRY(fl_attention_take(t, n * t->v, &m.out.act));
     FL_TRY(fl_arena_take(t->arena, n, sizeof(float), &m.all));
     FL_TRY(fl_arena_take(t->arena, n, sizeof(float), &m.listed));
     FL_TRY(fl_arena_take(t->arena, n, sizeof(float), &m.with_means));
@@ -66,7 +66,7 @@ fl_err fl_attend_measure(fl_attention *t, const fl_kv_rows *piece) {
     m.attend.probe = t->attend->probe;
     m.attend.blocks = false;
     m.t.attend = &m.attend;
-    FL_TRY(fl_attend_document(&m.t, &m.tile, m.out, m.all));
+    FL_TRY(fl_attend_document(&m.t, &m.tile, &m.out, m.all));
     for (int32_t i = 0; i < probe->n_alphas; i++) FL_TRY(measure_alpha(&m, i, log2_alpha));
     probe->rows[t->layer_index] += m.tile.n_rows;
     fl_arena_reset(t->arena, mark);

@@ -208,15 +208,16 @@ fl_err fl_attend_tail(fl_attention *t, int32_t row0, int32_t rows) {
     FL_TRY(take_results(&a));
     FL_TRY(attend_groups(&a));
     FL_TRY(merge_parts(&a));
-    const fl_matmul_head_args back = {.x = a.out,
-                                      .x_row_stride = (int64_t)t->heads * t->latent,
-                                      .x_head_stride = t->latent,
-                                      .w = t->layer->unabsorb,
-                                      .n_heads = t->heads,
-                                      .rows = rows,
-                                      .y = fl_attention_at(t, t->out, (int64_t)row0 * t->heads * t->v),
-                                      .y_row_stride = (int64_t)t->heads * t->v,
-                                      .y_head_stride = t->v};
+    const fl_matmul_head_args back = {
+        .x = a.out,
+        .x_row_stride = (int64_t)t->heads * t->latent,
+        .x_head_stride = t->latent,
+        .w = t->layer->unabsorb,
+        .n_heads = t->heads,
+        .rows = rows,
+        .y = fl_attention_at(t, t->out.act, (int64_t)(row0 - t->out_row) * t->heads * t->v),
+        .y_row_stride = (int64_t)t->heads * t->v,
+        .y_head_stride = t->v};
     FL_TRY(be->op->matmul_head(be, &back));
     fl_arena_reset(t->arena, mark);
     return FL_ERR_OK;

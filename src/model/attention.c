@@ -124,6 +124,39 @@ static void choose_paths(fl_attention *t) {
     t->paths[1] = (fl_path){.table = t->step->far_q_table, .k_plane = 1, .distance_first = near};
 }
 
+/* Codes of document rows, if o's weights want them and no activations beside; then act of the rows behind alone. */
+static fl_err take_outputs(fl_attention *t) {
+    fl_forms forms = t->layer->o_in;
+    int32_t width = t->heads * t->v;
+    t->out_row = forms.act ? 0 : t->tail_row;
+    if (t->out_row > 0) FL_TRY(fl_inputs_take(t->w, forms, t->out_row, width, t->arena, &t->out));
+    return fl_attention_take(t, (int64_t)(t->step->rows - t->out_row) * width, &t->out.act);
+}
+
+/* Where the document rows from `row` on go. */
+static fl_inputs outputs_of(const fl_attention *t, int32_t row) {
+    fl_inputs out = fl_inputs_from(t->w, &t->out, row, t->heads * t->v);
+    if (t->out_row > 0) out.act = NULL;
+    return out;
+}
+
+/* o's rows `row` .. of x and of y. */
+static fl_err project_rows(const fl_attention *t, fl_inputs x, int32_t row, int32_t rows, float *y) {
+    const fl_weight *o = &t->layer->o;
+    if (rows == 0) return FL_ERR_OK;
+    return fl_dense_run(t->w->be, &(fl_dense_args){.w = o,
+                                                   .x = x,
+                                                   .rows = rows,
+                                                   .out = FL_MATMUL_F32,
+                                                   .y = y + (int64_t)row * o->n,
+                                                   .arena = t->arena});
+}
+
+static fl_err project_back(const fl_attention *t, float *y) {
+    FL_TRY(project_rows(t, (fl_inputs){.codes = t->out.codes}, 0, t->out_row, y));
+    return project_rows(t, (fl_inputs){.act = t->out.act}, t->out_row, t->step->rows - t->out_row, y);
+}
+
 fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_step *step, int32_t layer_index,
                         const fl_activations *act, fl_arena *arena) {
     static const fl_attend everything = {0};
@@ -146,23 +179,18 @@ fl_err fl_attention_run(const fl_weights *w, const fl_layer *layer, const fl_ste
     t.tail_row = step->n_document < step->n_seqs ? step->seqs[step->n_document].row : step->rows;
     if (t.attend->temperature) t.softmax_scale *= t.attend->temperature[layer_index];
     choose_paths(&t);
-    FL_TRY(fl_attention_take(&t, (int64_t)step->rows * t.heads * t.v, &t.out));
+    FL_TRY(take_outputs(&t));
     FL_TRY(project(&t, &act->normed));
     for (int32_t i = 0; i < t.n_paths; i++)
         FL_TRY(store(&t, i == 0 ? step->rope_table : step->far_k_table, i));
     for (int32_t i = 0; i < step->n_document; i++) {
         const fl_kv_rows *piece = &step->seqs[i];
-        FL_TRY(fl_attend_document(&t, piece, fl_attention_at(&t, t.out, (int64_t)piece->row * t.heads * t.v),
-                                  NULL));
+        const fl_inputs out = outputs_of(&t, piece->row);
+        FL_TRY(fl_attend_document(&t, piece, &out, NULL));
         if (t.attend->probe) FL_TRY(fl_attend_measure(&t, piece));
     }
     if (t.tail_row < t.q_raw_row)
         return FL_FAIL(FL_ERR_INTERNAL, "tail of %d rows, at most %d", step->rows - t.tail_row, QUERY_ROWS);
     if (t.tail_row < step->rows) FL_TRY(fl_attend_tail(&t, t.tail_row, step->rows - t.tail_row));
-    return fl_dense_run(w->be, &(fl_dense_args){.w = &layer->o,
-                                                .x = {.act = t.out},
-                                                .rows = step->rows,
-                                                .out = FL_MATMUL_F32,
-                                                .y = act->delta,
-                                                .arena = arena});
+    return project_back(&t, act->delta);
 }

@@ -30,7 +30,8 @@ typedef struct fl_attention {
     float *q_raw;                /* [rows from q_raw_row on][heads][nope + rope] before rope */
     int32_t q_raw_row, tail_row; /* the first tail row is at or behind q_raw_row */
     void *latents;               /* [rows][latent] act */
-    void *out;                   /* [rows][heads][v] act */
+    fl_inputs out; /* [rows][heads * v]: codes of the document rows, act of the others from out_row on */
+    int32_t out_row;
     fl_path paths[FL_PATHS_MAX];
     int32_t n_paths;
 } fl_attention;
@@ -53,13 +54,14 @@ static inline fl_attn_view fl_path_view(const fl_path *path, fl_attn_view view) 
     return view;
 }
 
-/* A document piece attends as t->attend says. out: [piece->n_rows][heads][v]; lse: [piece->n_rows][heads] or NULL. */
-fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, void *out, float *lse);
+/* A document piece attends as t->attend says. out: [piece->n_rows][heads * v], as codes where there are any; lse:
+ * [piece->n_rows][heads] or NULL. */
+fl_err fl_attend_document(fl_attention *t, const fl_kv_rows *piece, const fl_inputs *out, float *lse);
 
 /* Measures for t->attend->probe what lists would keep of the piece's last tile. */
 fl_err fl_attend_measure(fl_attention *t, const fl_kv_rows *piece);
 
-/* Writes t->out for the tail rows, those from row0 on. */
+/* Writes t->out.act for the tail rows, those from row0 on. */
 fl_err fl_attend_tail(fl_attention *t, int32_t row0, int32_t rows);
 
 #endif

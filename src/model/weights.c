@@ -283,11 +283,12 @@ static fl_forms inner_form(const fl_weight *gate_up, const fl_weight *down) {
     return (fl_forms){.act = !codes, .codes = codes};
 }
 
-/* Here it is decided what is handed on as codes. */
-static void choose_forms(fl_layer *layer) {
+/* Here it is decided what is handed on as codes. attn_prefill makes them of heads that are one group wide. */
+static void choose_forms(const fl_config *c, fl_layer *layer) {
     const fl_forms act = {.act = true}; /* the router's */
     layer->attn_in = form_of(&layer->qkv_a);
     layer->q_in = form_of(&layer->q_b);
+    layer->o_in = c->v_head_dim == FL_SCALE_BLOCK ? form_of(&layer->o) : act;
     if (!layer->q_norm) layer->attn_in = both_forms(layer->attn_in, layer->q_in);
     layer->dense.inner = inner_form(&layer->dense.gate_up, &layer->dense.down);
     layer->ffn_in = form_of(&layer->dense.gate_up);
@@ -314,7 +315,7 @@ static fl_err load_layer(loader *l, int32_t i, fl_layer *layer) {
     FL_TRY(load_attention(l, name, layer));
     snprintf(name, sizeof name, "%smlp.", prefix);
     FL_TRY(load_feedforward(l, name, fl_config_layer_is_moe(c, i), layer));
-    choose_forms(layer);
+    choose_forms(c, layer);
     return FL_ERR_OK;
 }
 

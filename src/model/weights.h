@@ -33,6 +33,7 @@ typedef struct fl_layer {
     fl_weight *expert_gate_up, *expert_down; /* [n_routed_experts] */
     fl_ffn shared;                           /* n_shared_experts as one; data NULL = none */
     fl_forms attn_in, q_in, ffn_in;   /* of the norms: before attention, of q_a's output, before the FFN */
+    fl_forms o_in;                    /* of document rows; tail rows are act */
     fl_forms expert_in, expert_inner; /* of the experts' rows, between their two products */
     const float *router;              /* [n_routed_experts][hidden] */
     const float *router_bias;         /* [n_routed_experts] or NULL */

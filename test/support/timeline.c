@@ -23,13 +23,22 @@ static fl_err open_kv(timeline *t, const timeline_options *o) {
     return FL_ERR_OK;
 }
 
+static fl_err load_weights(timeline *t, const timeline_options *o) {
+    fl_synthetic made;
+    if (!o->config) {
+        FL_TRY(fl_checkpoint_open(o->model_dir, &t->checkpoint));
+        return fl_weights_load(t->be, t->checkpoint, NULL, NULL, &t->weights);
+    }
+    FL_TRY(fl_synthetic_make(o->config, 1, 1, &made));
+    return fl_weights_synthetic(t->be, o->config, &made, NULL, NULL, &t->weights);
+}
+
 fl_err timeline_open(const timeline_options *o, timeline **out) {
     timeline *t = calloc(1, sizeof *t);
     if (!t) return FL_FAIL(FL_ERR_NOMEM, "timeline");
     fl_err err;
-    FL_TRY_GOTO(fl_checkpoint_open(o->model_dir, &t->checkpoint));
     FL_TRY_GOTO(fl_backend_open(o->backend, o->n_threads, &t->be));
-    FL_TRY_GOTO(fl_weights_load(t->be, t->checkpoint, NULL, NULL, &t->weights));
+    FL_TRY_GOTO(load_weights(t, o));
     FL_TRY_GOTO(open_kv(t, o));
     t->scratch_bytes = o->scratch_bytes;
     FL_TRY_GOTO(t->be->alloc(t->be, t->scratch_bytes, &t->scratch));

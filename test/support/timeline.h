@@ -24,6 +24,7 @@ typedef struct timeline {
 
 typedef struct timeline_options {
     const char *model_dir, *backend;
+    const fl_config *config; /* of a model with random weights, in place of model_dir; or NULL */
     int32_t n_threads, ctx_tokens;
     fl_kv_format kv_format;
     int64_t scratch_bytes;

@@ -84,6 +84,13 @@ static fl_err validate_list(const char *op, const fl_attn_prefill_args *a) {
     return fl_need_multiple(op, "key_pos of means", a->key_pos, a->key_step);
 }
 
+/* A head's outputs are one group of codes. */
+static fl_err validate_codes(const char *op, const fl_attn_prefill_args *a) {
+    if (!a->out_codes.codes) return FL_ERR_OK;
+    FL_TRY(fl_need_range(op, "v_dim of codes", a->v_dim, FL_SCALE_BLOCK, FL_SCALE_BLOCK));
+    return fl_codes_validate(op, &a->out_codes, a->rows, a->n_heads * a->v_dim);
+}
+
 static fl_err validate_call(const char *op, const fl_attn_prefill_args *a) {
     FL_TRY(fl_need_count(op, "rows", a->rows));
     FL_TRY(fl_need_range(op, "pos", a->pos, 0, INT32_MAX - a->rows));
@@ -93,6 +100,7 @@ static fl_err validate_call(const char *op, const fl_attn_prefill_args *a) {
     FL_TRY(fl_need_range(op, "v_dim", a->v_dim, 1, FL_ATTN_HEAD_DIM_MAX));
     FL_TRY(validate_keys(op, a));
     FL_TRY(fl_attn_view_validate(op, &a->view));
+    FL_TRY(validate_codes(op, a));
     return validate_list(op, a);
 }
 
@@ -177,7 +185,8 @@ static fl_cost call_cost(const fl_attn_prefill_args *a, bool reads_state, bool w
     double pairs = call_pairs(a), rows = a->rows, heads = a->n_heads;
     double nope = a->nope_dim, rope = a->rope_dim, v = a->v_dim;
     double key_bytes = (heads * (nope + v) + rope) * FL_COST_ACT_BYTES;
-    double row_bytes = (nope + rope + (a->last ? v : 0)) * FL_COST_ACT_BYTES; /* q and out */
+    double out_bytes = a->out_codes.codes ? fl_codes_row_bytes(v) : v * FL_COST_ACT_BYTES;
+    double row_bytes = (nope + rope) * FL_COST_ACT_BYTES + (a->last ? out_bytes : 0);
     double state_passes = (reads_state ? 1 : 0) + (writes_state ? 1 : 0);
     return (fl_cost){.flops = 2 * pairs * heads * (nope + rope + v),
                      .bytes = a->n_keys * key_bytes +

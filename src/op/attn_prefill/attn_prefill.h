@@ -3,7 +3,8 @@
  *   s_t = q[r][h] . [k_nope[t][h] | k_pe[t]] + key_bias[h]   (q carries softmax_scale * log2(e): exponents of 2)
  *   m = max s_t, l = sum 2^(s_t - m), o = sum 2^(s_t - m) v[t][h]
  * and the running (m, l, o) of earlier calls is merged as M = max(m, m'), l = l 2^(m - M) + l' 2^(m' - M), o alike.
- * `first` starts the running state, `last` writes out = o / l and, if wanted, lse = m + log2(l).
+ * `first` starts the running state, `last` writes out = o / l, or codes of that (codes.h), and, if wanted, lse = m +
+ * log2(l).
  *
  * Which keys. Key i of the call lies at position key_pos + i * key_step.
  *   no list        keys seen by `view` (op_types.h)
@@ -34,7 +35,7 @@
 #ifndef FL_OP_ATTN_PREFILL_H
 #define FL_OP_ATTN_PREFILL_H
 
-#include "op/op_types.h"
+#include "op/codes.h"
 
 enum { FL_ATTN_SPLIT_TOKENS = 4096, FL_ATTN_TILE_TOKENS = 64 };
 
@@ -55,8 +56,10 @@ typedef struct fl_attn_prefill_args {
     bool means;               /* with a list: keys are means of blocks that are not listed */
     const float *key_bias;    /* [n_heads] or NULL = 0 */
     bool first, last;
-    void *state;   /* running m, l, o, fl_attn_prefill_state_bytes; layout private to the backend */
-    void *out;     /* [rows][n_heads][v_dim] act, written when `last` */
+    void *state; /* running m, l, o, fl_attn_prefill_state_bytes; layout private to the backend */
+    void *out;   /* [rows][n_heads][v_dim] act, written when `last` */
+    fl_codes
+        out_codes; /* of out as rows of n_heads * v_dim, in its place; v_dim FL_SCALE_BLOCK; w8a8 backends */
     float *lse;    /* [rows][n_heads] in base 2, written when `last`; or NULL */
     void *scratch; /* fl_attn_prefill_scratch_bytes: repacked K and V of the call, and what each row sees */
     const struct fl_attn_prefill_args *then; /* NULL, or the call behind this one */

@@ -264,6 +264,7 @@ static void attend_rows(void *context, int32_t task, int32_t worker) {
 }
 
 static fl_err attend_call(fl_backend *be, const fl_attn_prefill_args *a) {
+    FL_TRY(fl_codes_refuse(be, "attn_prefill", &a->out_codes));
     FL_TRY(fl_attn_prefill_need_split(a));
     job j = {.a = a, .qk_dim = a->nope_dim + a->rope_dim, .v_pad = fl_span_tasks(a->v_dim, GROUP) * GROUP};
     if (j.qk_dim > DIM_MAX || j.v_pad > DIM_MAX)

@@ -441,6 +441,7 @@ static fl_err need_shape(const fl_attn_prefill_args *a) {
 }
 
 static fl_err attend_call(fl_backend *be, const fl_attn_prefill_args *a) {
+    FL_TRY(fl_codes_refuse(be, "attn_prefill", &a->out_codes));
     FL_TRY(fl_attn_prefill_need_split(a));
     FL_TRY(need_shape(a));
     job j = {.args = a, .qk_pairs = (a->nope_dim + a->rope_dim) / 2, .v_dim = a->v_dim};

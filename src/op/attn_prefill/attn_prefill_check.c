@@ -38,6 +38,15 @@ static const shape shapes[] = {
     {OC_BENCH, 256, 768, 1024, 16, 128, 64, 128, OC_NORMAL},
 };
 
+static const shape shapes_of_codes[] = {
+    {OC_CHECK, 1, 0, 1, 1, 128, 64, 128, OC_NORMAL},
+    {OC_CHECK, 70, 37, 107, 3, 128, 64, 128, OC_NORMAL},
+    {OC_CHECK, 130, 256, 386, 2, 128, 64, 128, OC_SPIKE},
+    {OC_CHECK, 5, 128, 133, 1, 128, 64, 128, OC_ZERO},
+    {OC_CHECK, 9, 0, 9, 2, 48, 16, 128, OC_NORMAL},
+    {OC_SLOW, 333, 384, 717, 5, 128, 64, 128, OC_NORMAL},
+};
+
 typedef struct fixture {
     const shape *s;
     oc_pair q, kv, k_pe;
@@ -169,13 +178,9 @@ static void compare(oc_run *run, const fixture *f, double tolerance) {
     check_chunks(run, f);
 }
 
-/* The shapes to time fit in one split, and are too large for the formula: the reference must do. */
-static void time_shape(oc_run *run, const fixture *f, double tolerance) {
+/* All of it in one call. */
+static fl_attn_prefill_args whole_call(oc_run *run, const fixture *f) {
     const shape *s = f->s;
-    const double largest_v = 3;
-    double *bound = oc_memory(run, f->out.ref.rows * s->v * (int64_t)sizeof *bound);
-    for (int64_t i = 0; i < f->out.ref.rows * s->v; i++) bound[i] = tolerance * largest_v;
-    oc_outs_near(run, &f->out, bound);
     fl_attn_prefill_args args = shape_args(s, s->rows, s->pos);
     args.n_keys = s->keys;
     args.first = args.last = true;
@@ -185,6 +190,17 @@ static void time_shape(oc_run *run, const fixture *f, double tolerance) {
     args.state = oc_memory(run, fl_attn_prefill_state_bytes(s->rows, s->heads, s->v));
     args.scratch = oc_memory(run, fl_attn_prefill_scratch_bytes(&args));
     args.out = f->out.be.data;
+    return args;
+}
+
+/* The shapes to time fit in one split, and are too large for the formula: the reference must do. */
+static void time_shape(oc_run *run, const fixture *f, double tolerance) {
+    const shape *s = f->s;
+    const double largest_v = 3;
+    double *bound = oc_memory(run, f->out.ref.rows * s->v * (int64_t)sizeof *bound);
+    for (int64_t i = 0; i < f->out.ref.rows * s->v; i++) bound[i] = tolerance * largest_v;
+    oc_outs_near(run, &f->out, bound);
+    fl_attn_prefill_args args = whole_call(run, f);
     while (oc_timing(run, fl_attn_prefill_cost(&args))) OC_OK(run, run->be->op->attn_prefill(run->be, &args));
 }
 
@@ -229,6 +245,41 @@ static void check_literal(oc_run *run) {
         OC_TRUE(run, fabs(oc_get(&f.out.be, 0, j) - 3) < 0.02);
         OC_TRUE(run, fabs(oc_get(&f.out.be, 1, j) - (1 + 2 * j / 3.0)) < near);
     }
+}
+
+/* Codes are those of the act output, a head one group of a row's; with lists as well, which a kernel may take by
+ * another way. */
+static void check_codes(oc_run *run, const shape *s, bool with_list) {
+    if (!oc_case(run, s->kind, "attn_prefill codes rows=%d pos=%d heads=%d dims=%d+%d/%d%s", s->rows, s->pos,
+                 s->heads, s->nope, s->rope, s->v, with_list ? " dense list" : ""))
+        return;
+    fixture f = make_fixture(run, s);
+    int32_t width = s->heads * s->v, tiles = (s->rows + FL_ATTN_LIST_ROWS - 1) / FL_ATTN_LIST_ROWS;
+    uint16_t no_block = 0;
+    fl_attn_list list = {.ids = oc_given(run, &no_block, sizeof no_block), .capacity = 1};
+    list.n = oc_memory(run, (int64_t)tiles * s->heads * (int64_t)sizeof *list.n);
+    for (int32_t i = 0; i < tiles * s->heads; i++) list.n[i] = -1;
+    fl_attn_prefill_args args = whole_call(run, &f);
+    if (with_list) args.list = &list;
+    oc_codes got = oc_codes_make(run, s->rows, width, 0), again = oc_codes_make(run, s->rows, width, 3);
+    if (!run->be->w8a8 && !run->is_reference) {
+        args.out_codes = got.at;
+        OC_REFUSED(run, run->be->op->attn_prefill(run->be, &args), "attn_prefill: backend");
+        oc_untouched(run, &f.out.be);
+        return;
+    }
+    OC_OK(run, run->be->op->attn_prefill(run->be, &args));
+    oc_mat rows = f.out.be;
+    rows.rows = s->rows;
+    rows.width = rows.stride = width;
+    const oc_codes want = oc_codes_of(run, &rows, 0);
+    args.out = NULL;
+    args.out_codes = got.at;
+    OC_OK(run, run->be->op->attn_prefill(run->be, &args));
+    oc_codes_same(run, &got, &want);
+    args.out_codes = again.at;
+    OC_OK(run, run->one->op->attn_prefill(run->one, &args));
+    oc_codes_same(run, &again, &want);
 }
 
 static fl_attn_prefill_args good_args(void) {
@@ -317,8 +368,30 @@ static void check_refuses(oc_run *run) {
     OC_REFUSED(run, run->be->op->attn_prefill(run->be, &args), "rows");
 }
 
+static void check_code_limits(oc_run *run) {
+    if (!run->is_reference || !oc_case(run, OC_CHECK, "attn_prefill limits and cost of codes")) return;
+    uint8_t code = 0;
+    float scale = 0;
+    fl_attn_prefill_args good = good_args();
+    good.v_dim = 128;
+    fl_cost act = fl_attn_prefill_cost(&good);
+    good.out_codes = (fl_codes){.codes = &code, .scale = &scale, .scale_stride = 8};
+    oc_cost(run, fl_attn_prefill_cost(&good), act.flops, act.bytes - 3 * 2 * 128 * 2 + 3 * 2 * (128 + 4));
+    OC_ACCEPTED_WITH(run, attn_prefill, good, out_codes.scale_stride, 4);
+    OC_REFUSED_WITH(run, attn_prefill, good, out_codes.scale_stride, 6,
+                    "attn_prefill: scale_stride of codes");
+    OC_REFUSED_WITH(run, attn_prefill, good, rows, 9, "attn_prefill: scale_stride of codes");
+    OC_REFUSED_WITH(run, attn_prefill, good, v_dim, 64, "attn_prefill: v_dim of codes");
+    OC_REFUSED_WITH(run, attn_prefill, good, v_dim, 256, "attn_prefill: v_dim of codes");
+}
+
 void fl_attn_prefill_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    for (size_t i = 0; i < sizeof shapes_of_codes / sizeof *shapes_of_codes; i++)
+        for (int with_list = 0; with_list < 2; with_list++)
+            if (!with_list || shapes_of_codes[i].pos % FL_ATTN_LIST_ROWS == 0)
+                check_codes(run, &shapes_of_codes[i], with_list);
+    check_code_limits(run);
     check_literal(run);
     check_limits(run);
     check_sizes(run);

@@ -30,6 +30,7 @@ static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
     c.last = a->last;
     c.state = a->state;
     c.out = (fl_bf16 *)a->out;
+    c.codes = a->out_codes;
     c.lse = a->lse;
     return c;
 }
@@ -144,12 +145,15 @@ static bool goes_in_one(const fl_attn_prefill_args *a) {
 
 extern "C" fl_err fl_attn_prefill_cuda(fl_backend *be, const fl_attn_prefill_args *a) {
     FL_TRY(fl_attn_prefill_validate(a));
+    if (!be->w8a8) FL_TRY(fl_codes_refuse(be, "attn_prefill", &a->out_codes));
+    if (!be->w8a8 && a->then) FL_TRY(fl_codes_refuse(be, "attn_prefill", &a->then->out_codes));
     fl_cuda *cuda = fl_cuda_of(be);
     fl_prefill_call c = call_of(a);
     if (goes_in_one(a)) {
         c.part[1] = part_of(a->then);
         c.n_parts = 2;
         c.last = a->then->last;
+        c.codes = a->then->out_codes;
         c.lse = a->then->lse;
         return run_call(cuda, a, &c);
     }

@@ -29,6 +29,7 @@ typedef struct fl_prefill_call {
     bool first, last;
     void *state;
     fl_bf16 *out;
+    fl_codes codes; /* in place of out where there are any */
     float *lse;
 } fl_prefill_call;
 

@@ -4,6 +4,7 @@
 #include <math_constants.h>
 
 #include "op/attn_prefill/attn_prefill_cuda.cuh"
+#include "op/cuda/codes.cuh"
 
 enum { PLAIN_THREADS = 128, PLAIN_BLOCKS = 4096, LANES = 32, V_PARTS = FL_ATTN_HEAD_DIM_MAX / LANES };
 
@@ -67,13 +68,33 @@ static __device__ void add_keys(const plain_shape *s, const fl_prefill_call *c, 
             if (list_allows(c, ids, n, key)) add_key(s, c, line, key, sums);
 }
 
+/* Of a head's outputs, one group of codes, by a warp. */
+static __device__ void write_codes(const fl_prefill_call *c, int64_t line, const plain_sums *sums) {
+    const int parts = FL_SCALE_BLOCK / LANES;
+    int64_t row = line / c->n_heads, head = line % c->n_heads;
+    float x[parts], most = FL_CODES_LEAST;
+#pragma unroll
+    for (int i = 0; i < parts; i++) {
+        x[i] = __bfloat162float(__float2bfloat16(sums->l > 0 ? sums->o[i] / sums->l : 0));
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    most = fl_warp_max(most);
+    float inverse = fl_codes_inverse(most);
+#pragma unroll
+    for (int i = 0; i < parts; i++)
+        c->codes.codes[line * FL_SCALE_BLOCK + i * LANES + threadIdx.x % LANES] =
+            (uint8_t)fl_pack_e4m3(__fmul_rn(x[i], inverse), 0);
+    if (threadIdx.x % LANES == 0) c->codes.scale[head * c->codes.scale_stride + row] = fl_codes_scale(most);
+}
+
 static __device__ void write_row(const plain_shape *s, const fl_prefill_call *c, int64_t line,
                                  const plain_sums *sums) {
     int32_t lane = threadIdx.x % LANES;
     bool saw = sums->l > 0;
+    if (c->codes.codes) write_codes(c, line, sums);
 #pragma unroll
     for (int i = 0; i < V_PARTS; i++)
-        if (i * LANES + lane < s->v)
+        if (!c->codes.codes && i * LANES + lane < s->v)
             c->out[line * s->v + i * LANES + lane] = __float2bfloat16(saw ? sums->o[i] / sums->l : 0);
     if (c->lse && lane == 0) c->lse[line] = saw ? sums->m + log2f(sums->l) : -CUDART_INF_F;
 }

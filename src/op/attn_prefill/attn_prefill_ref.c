@@ -65,14 +65,24 @@ static void add_keys(const fl_attn_prefill_args *a, int32_t r, int32_t h) {
     for (int32_t j = 0; j < a->v_dim; j++) state[2 + j] = (float)o[j];
 }
 
+/* Of a head's outputs, one group of the row's. */
+static void put_codes(const fl_attn_prefill_args *a, const float *out, int32_t r, int32_t h) {
+    const fl_codes *c = &a->out_codes;
+    const fl_codes to = {.codes = c->codes + ((int64_t)r * a->n_heads + h) * FL_SCALE_BLOCK,
+                         .scale = c->scale + h * c->scale_stride + r};
+    fl_codes_quantise(out, FL_SCALE_BLOCK, &to, 0);
+}
+
 /* From the stored state, so that a later call in which this row sees no key changes no bit. */
 static void write_row(const fl_attn_prefill_args *a, int32_t r, int32_t h) {
     const float *state = state_of(a, r, h);
     int64_t at = (int64_t)r * a->n_heads + h;
-    float *out = (float *)a->out + at * a->v_dim;
+    float codes_of[FL_ATTN_HEAD_DIM_MAX],
+        *out = a->out_codes.codes ? codes_of : (float *)a->out + at * a->v_dim;
     bool saw = state[1] > 0;
     for (int32_t j = 0; j < a->v_dim; j++)
         out[j] = saw ? (float)((double)state[2 + j] / (double)state[1]) : 0;
+    if (a->out_codes.codes) put_codes(a, out, r, h);
     if (a->lse) a->lse[at] = saw ? (float)((double)state[0] + log2((double)state[1])) : -INFINITY;
 }
 

@@ -21,6 +21,7 @@
 #include <math_constants.h>
 
 #include "op/attn_prefill/attn_prefill_cuda.cuh"
+#include "op/cuda/codes.cuh"
 #include "op/cuda/hopper.cuh"
 
 enum {
@@ -510,6 +511,31 @@ FL_DEVICE void transpose_4x4(uint32_t (&x)[4]) {
     }
 }
 
+/* The largest of a row's outputs, which four lanes hold: what a group of codes counts from. */
+template <int M> FL_DEVICE float largest_of(const uint32_t (&x)[M][4]) {
+    float most = FL_CODES_LEAST;
+#pragma unroll
+    for (int j = 0; j < M; j++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            most = fmaxf(most, fmaxf(fabsf(fl_low_of_bf16x2(x[j][k])), fabsf(fl_high_of_bf16x2(x[j][k]))));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+}
+
+/* A head's outputs of one row as codes, by the four lanes that hold eight neighbours each in x[j]. */
+template <int M>
+FL_DEVICE void put_codes(const fl_prefill_call *c, int64_t line, const uint32_t (&x)[M][4], float most) {
+    uint2 *out = (uint2 *)(c->codes.codes + line * FL_SCALE_BLOCK) + threadIdx.x % 4;
+    float inverse = fl_codes_inverse(most);
+#pragma unroll
+    for (int j = 0; j < M; j++)
+        out[4 * j] = make_uint2(fl_codes_of_bf16x4(x[j][0], x[j][1], inverse),
+                                fl_codes_of_bf16x4(x[j][2], x[j][3], inverse));
+    if (threadIdx.x % 4 == 0)
+        c->codes.scale[line % c->n_heads * c->codes.scale_stride + line / c->n_heads] = fl_codes_scale(most);
+}
+
 /* `row`: this thread's first row. Lanes swap columns, so that each has eight neighbours to store at once. */
 template <int N>
 FL_DEVICE void write_rows(const fl_prefill_call *c, int32_t row, int32_t head, const float (&o)[N],
@@ -522,16 +548,25 @@ FL_DEVICE void write_rows(const fl_prefill_call *c, int32_t row, int32_t head, c
         float inverse = l > 0 ? 1 / l : 0;
         bool is_row = row + 8 * i < c->rows;
         int64_t line = (int64_t)(row + 8 * i) * c->n_heads + head;
-        uint4 *out = (uint4 *)(c->out + line * (2 * N)) + threadIdx.x % 4;
+        uint32_t x[N / 16][4]; /* 32 columns each */
 #pragma unroll
-        for (int j = 0; j < N / 16; j++) { /* 32 columns */
-            uint32_t x[4];
+        for (int j = 0; j < N / 16; j++)
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                x[k] = fl_pack_bf16(o[16 * j + 4 * k + 2 * i] * inverse,
-                                    o[16 * j + 4 * k + 2 * i + 1] * inverse);
-            transpose_4x4(x);
-            if (is_row) out[4 * j] = make_uint4(x[0], x[1], x[2], x[3]);
+                x[j][k] = fl_pack_bf16(o[16 * j + 4 * k + 2 * i] * inverse,
+                                       o[16 * j + 4 * k + 2 * i + 1] * inverse);
+        if (2 * N == FL_SCALE_BLOCK && c->codes.codes) {
+            float most = largest_of(x);
+#pragma unroll
+            for (int j = 0; j < N / 16; j++) transpose_4x4(x[j]);
+            if (is_row) put_codes(c, line, x, most);
+        } else {
+            uint4 *out = (uint4 *)(c->out + line * (2 * N)) + threadIdx.x % 4;
+#pragma unroll
+            for (int j = 0; j < N / 16; j++) {
+                transpose_4x4(x[j]);
+                if (is_row) out[4 * j] = make_uint4(x[j][0], x[j][1], x[j][2], x[j][3]);
+            }
         }
         if (is_row && c->lse && threadIdx.x % 4 == 0)
             c->lse[line] = l > 0 ? run->m[i] + log2f(l) : -CUDART_INF_F;
