@@ -350,7 +350,8 @@ typedef struct running {
     float l[2];               /* this thread's part of the row's sum */
     float bias;               /* of the head: in every score of the tile in hand */
     uint32_t zero;            /* what the compiler does not know to be 0 */
-    float shift[2], scale[2]; /* of the tile in hand: off each score; what the sums so far shrink by */
+    float scale[2];           /* where `moved`: what the sums so far shrink by */
+    bool moved;               /* an origin, by the tile in hand; for the whole warp */
 } running;
 
 template <int K_DIM> FL_DEVICE void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
@@ -409,8 +410,12 @@ FL_DEVICE void hide_by_bits(float (&s)[64], const uint32_t *bits) {
     }
 }
 
-/* Where the exponents of both rows stand from this tile on; what the sums so far shrink by. */
-FL_DEVICE void move_origins(const float (&s)[64], running *run) {
+FL_DEVICE float origin_of(float m) {
+    return m == -CUDART_INF_F ? 0 : m; /* no infinity from infinity */
+}
+
+/* Of both rows, exponents of this tile and sums so far, where a tile exceeds the origin or is the first. */
+FL_DEVICE void move_origins(float (&s)[64], running *run) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float top[2] = {s[2 * i], s[2 * i + 1]};
@@ -420,13 +425,38 @@ FL_DEVICE void move_origins(const float (&s)[64], running *run) {
             for (int c = 0; c < 2; c++) top[c] = fmaxf(top[c], s[4 * j + 2 * i + c]);
         float largest = fmaxf(top[0], top[1]);
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2)) + run->bias;
-        float m = largest > run->m[i] + PREFILL_SLACK ? largest : run->m[i];
-        float origin = m == -CUDART_INF_F ? 0 : m; /* no infinity from infinity */
-        run->shift[i] = origin - run->bias;
-        run->scale[i] = fl_exp2(run->m[i] - origin);
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        float before = origin_of(run->m[i]), m = run->m[i];
+        if (largest > PREFILL_SLACK || m == -CUDART_INF_F) m = largest + before;
+        run->scale[i] = fl_exp2(run->m[i] - origin_of(m));
+        run->l[i] *= run->scale[i];
         run->m[i] = m;
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) s[4 * j + 2 * i + c] -= origin_of(m) - before;
     }
+}
+
+/* Scores to exponents in place. Most tiles move no origin, and need no maximum: as whole numbers floats above zero
+ * are in order and all others below them. */
+FL_DEVICE void find_exponents(float (&s)[64], running *run) {
+    int32_t top[2] = {INT32_MIN, INT32_MIN};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float shift = origin_of(run->m[i]) - run->bias;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            float *x = &s[4 * j + 2 * i];
+            x[0] -= shift;
+            x[1] -= shift;
+            top[i] = __vimax3_s32(top[i], __float_as_int(x[0]), __float_as_int(x[1]));
+        }
+    }
+    bool stays = max(top[0], top[1]) <= __float_as_int(PREFILL_SLACK) &&
+                 fminf(run->m[0], run->m[1]) > -CUDART_INF_F;
+    run->moved = !__all_sync(~0u, stays);
+    if (run->moved) move_origins(s, run);
 }
 
 /* x, but the compiler does not know that it needs no y. */
@@ -434,7 +464,7 @@ FL_DEVICE float once_known(float y, float x, uint32_t zero) {
     return __uint_as_float(__float_as_uint(x) | (__float_as_uint(y) & zero));
 }
 
-/* Scores to P in place. With PARTLY_FMA, where exponentials are what a turn waits for, a fourth of them are computed
+/* Exponents to P in place. With PARTLY_FMA, where exponentials are what a turn waits for, a fourth of them are computed
  * beside the slow unit, each once a weight of some columns before is known: else the compiler does all of those
  * first. */
 template <bool PARTLY_FMA> FL_DEVICE void soften(float (&s)[64], running *run) {
@@ -447,17 +477,17 @@ template <bool PARTLY_FMA> FL_DEVICE void soften(float (&s)[64], running *run) {
             for (int c = 0; c < 2; c++) {
                 float *p = &s[4 * j + 2 * i + c], before = s[4 * (j < 2 ? 0 : j - 2) + 2 * i];
                 if (PARTLY_FMA && j % 2 == 1 && c == 1)
-                    *p = fl_exp2_by_fma(*p - once_known(before, run->shift[i], run->zero));
-                else *p = fl_exp2(*p - run->shift[i]);
+                    *p = fl_exp2_by_fma(once_known(before, *p, run->zero));
+                else *p = fl_exp2(*p);
                 sum[i][c] += *p;
             }
 #pragma unroll
-    for (int i = 0; i < 2; i++) run->l[i] = run->l[i] * run->scale[i] + (sum[i][0] + sum[i][1]);
+    for (int i = 0; i < 2; i++) run->l[i] += sum[i][0] + sum[i][1];
 }
 
 /* The sums of both rows shrink; most tiles change no row's origin. */
 template <int N> FL_DEVICE void shrink(float (&o)[N], const running *run) {
-    if (!__any_sync(~0u, run->scale[0] != 1.0f || run->scale[1] != 1.0f)) return;
+    if (!run->moved) return;
 #pragma unroll
     for (int j = 0; j < N; j++) o[j] *= run->scale[j / 2 % 2];
 }
@@ -600,7 +630,7 @@ FL_DEVICE bool weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *
     release(&shared->k_empty[stage]);
     bool last = __any_sync(~0u, flags & STEP_LAST);
     if (last && threadIdx.x % 32 == 0) fl_barrier_arrive(&shared->q_empty);
-    move_origins(s, run);
+    find_exponents(s, run);
     return !last;
 }
 
