@@ -329,16 +329,6 @@ FL_DEVICE void fl_wgmma_bf16(float (&d)[128], uint64_t a, uint64_t b, int add) {
                  : "l"(a), "l"(b), "r"(add));
 }
 
-/* bf16, K = 16, A in registers as below, B K-major. */
-FL_DEVICE void fl_wgmma_bf16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FL_D32_TEXT
-                 "}, {%32, %33, %34, %35}, "
-                 "%36, p, 1, 1, 0;\n}"
-                 : FL_D32(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
 /* bf16, K = 16, A in registers (a[0]: row t % 32 / 4, columns 2 (t % 4) and + 1, low half first; a[1]: 8 rows down;
  * a[2]: 8 columns on; a[3]: both), B MN-major. */
 FL_DEVICE void fl_wgmma_bf16_mn(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
