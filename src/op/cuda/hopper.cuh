@@ -303,6 +303,16 @@ FL_DEVICE void fl_wgmma_bf16(float (&d)[32], uint64_t a, uint64_t b, int add) {
                  : "l"(a), "l"(b), "r"(add));
 }
 
+/* The same with A in registers, as below. */
+FL_DEVICE void fl_wgmma_bf16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" FL_D32_TEXT
+                 "}, {%32, %33, %34, %35}, "
+                 "%36, p, 1, 1, 0;\n}"
+                 : FL_D32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
 FL_DEVICE void fl_wgmma_bf16(float (&d)[64], uint64_t a, uint64_t b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FL_D64_TEXT
