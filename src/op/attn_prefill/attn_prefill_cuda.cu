@@ -35,23 +35,36 @@ static fl_prefill_call call_of(const fl_attn_prefill_args *a) {
     return c;
 }
 
-/* A tile of rows sees nothing, whatever a list says. */
-static bool is_blind(const fl_prefill_call *c, int32_t tile) {
+/* Keys that a tile of rows sees at most, whatever a list says. */
+static int64_t keys_of(const fl_prefill_call *c, int32_t tile, int32_t tile_rows) {
     const fl_prefill_part *part = &c->part[0];
-    fl_attn_walk walk = part->means ? fl_attn_walk_means(&part->keys, tile, false)
-                                    : fl_attn_walk_all(&part->keys, tile, c->ids != NULL);
-    return fl_attn_next_touched(&walk.some, 0, FL_ATTN_TILE_KEYS) == INT32_MAX;
+    fl_attn_walk walk =
+        part->means ? fl_attn_walk_means(&part->keys, tile, false)
+                    : fl_attn_walk_rows(&part->keys, (int64_t)tile * tile_rows, tile_rows, c->ids != NULL);
+    int64_t keys = 0;
+    for (int i = 0; i < 2; i++) keys += fl_attn_larger(walk.some.end[i] - walk.some.first[i], 0);
+    return keys;
 }
 
 /* All tiles of rows where the state starts or ends; else none of those before the first and behind the last that see
  * a key: of a long document most. */
-static void choose_tiles(fl_prefill_call *c) {
-    int32_t first = 0, end = (int32_t)fl_tasks_of(c->rows, FL_ATTN_TILE_ROWS);
+static void choose_tiles(fl_prefill_call *c, int32_t tile_rows) {
+    int32_t first = 0, end = (int32_t)fl_tasks_of(c->rows, tile_rows);
     bool all = c->first || c->last || c->n_parts > 1;
-    while (!all && first < end && is_blind(c, first)) first++;
-    while (!all && first < end && is_blind(c, end - 1)) end--;
+    while (!all && first < end && keys_of(c, first, tile_rows) == 0) first++;
+    while (!all && first < end && keys_of(c, end - 1, tile_rows) == 0) end--;
     c->first_tile = first;
     c->row_tiles = end - first;
+}
+
+/* Of tasks alike no more blocks than finish together: what the others leave of L2 and of power goes to these. Else
+ * one for every multiprocessor: tasks that grow with their rows even out. */
+static uint32_t blocks_of(const fl_cuda *cuda, const fl_prefill_call *c, int32_t tile_rows) {
+    int64_t n = c->n_tasks, most = cuda->n_multiprocessors;
+    bool alike =
+        2 * keys_of(c, c->first_tile, tile_rows) > keys_of(c, c->first_tile + c->row_tiles - 1, tile_rows);
+    if (n < most) return (uint32_t)n;
+    return (uint32_t)(alike ? fl_tasks_of(n, fl_tasks_of(n, most)) : most);
 }
 
 /* [lines][heads][width]; boxes of 64 columns of one head. */
@@ -86,23 +99,33 @@ static fl_err map_part(const fl_attn_prefill_args *a, prefill_part_maps *maps) {
     return map_lines(a->k_pe, ROPE, a->n_keys, FL_ATTN_HALF_KEYS, &maps->k_pe);
 }
 
+static fl_err choose_tasks(const fl_attn_prefill_args *a, fl_prefill_call *c, int32_t tile_rows) {
+    choose_tiles(c, tile_rows);
+    if ((int64_t)c->row_tiles * c->n_heads > INT32_MAX)
+        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill: %d rows of %d heads are too many for one launch",
+                       a->rows, a->n_heads);
+    c->n_tasks = (uint32_t)(c->row_tiles * c->n_heads);
+    return FL_ERR_OK;
+}
+
 template <int NOPE, int ROPE, int V, bool LISTS>
-static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, const fl_prefill_call *c) {
+static fl_err launch(fl_cuda *cuda, const fl_attn_prefill_args *a, fl_prefill_call *c) {
+    using shared_tiles = prefill_shared<NOPE, ROPE, V, LISTS>;
     static_assert(NOPE % CHUNK_COLUMNS == 0 && V % CHUNK_COLUMNS == 0 && ROPE % 16 == 0 &&
                   ROPE <= CHUNK_COLUMNS);
     if ((uintptr_t)a->state % 16 != 0 || (uintptr_t)a->out % 16 != 0)
         return FL_FAIL(FL_ERR_INVALID, "attn_prefill: state and out must be 16-byte aligned");
-    const int bytes = sizeof(prefill_shared<NOPE, ROPE, V, LISTS>) + 1024;
+    FL_TRY(choose_tasks(a, c, shared_tiles::ROWS));
+    if (c->n_tasks == 0) return FL_ERR_OK; /* no row sees a key: not a bit changes */
+    const int bytes = sizeof(shared_tiles) + 1024;
     auto kernel = prefill_wgmma_kernel<NOPE, ROPE, V, LISTS>;
     prefill_maps maps = {};
-    FL_TRY(map_heads(a->q, NOPE + ROPE, a->n_heads, a->rows, FL_ATTN_TILE_ROWS, &maps.q));
+    FL_TRY(map_heads(a->q, NOPE + ROPE, a->n_heads, a->rows, shared_tiles::ROWS, &maps.q));
     FL_TRY((map_part<NOPE, ROPE, V>(a, &maps.part[0])));
     if (c->n_parts > 1) FL_TRY((map_part<NOPE, ROPE, V>(a->then, &maps.part[1])));
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    /* No more blocks than finish together: what the others leave of L2 and of power goes to these. */
-    int64_t rounds = fl_tasks_of(c->n_tasks, cuda->n_multiprocessors);
-    uint32_t blocks = (uint32_t)fl_tasks_of(c->n_tasks, rounds);
-    kernel<<<blocks, PREFILL_THREADS, bytes, cuda->stream>>>(maps, *c);
+    uint32_t blocks = blocks_of(cuda, c, shared_tiles::ROWS);
+    kernel<<<blocks, shared_tiles::THREADS, bytes, cuda->stream>>>(maps, *c);
     return FL_CUDA_LAUNCHED("attn_prefill");
 }
 
@@ -120,15 +143,10 @@ static head_shape shape_of(const fl_attn_prefill_args *a) {
 }
 
 static fl_err run_call(fl_cuda *cuda, const fl_attn_prefill_args *a, fl_prefill_call *c) {
-    choose_tiles(c);
-    if ((int64_t)c->row_tiles * c->n_heads > INT32_MAX)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "attn_prefill: %d rows of %d heads are too many for one launch",
-                       a->rows, a->n_heads);
-    c->n_tasks = (uint32_t)(c->row_tiles * c->n_heads);
-    if (c->n_tasks == 0) return FL_ERR_OK; /* no row sees a key: not a bit changes */
     switch (shape_of(a)) {
     case SHAPE_192_128:
-        return has_lists(c) ? launch<128, 64, 128, true>(cuda, a, c) : launch<128, 64, 128, false>(cuda, a, c);
+        return has_lists(c) ? launch<128, 64, 128, true>(cuda, a, c)
+                            : launch<128, 64, 128, false>(cuda, a, c);
     case SHAPE_96_64:
         return has_lists(c) ? launch<64, 32, 64, true>(cuda, a, c) : launch<64, 32, 64, false>(cuda, a, c);
     case SHAPE_OTHER: break;

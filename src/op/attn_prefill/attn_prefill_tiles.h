@@ -117,10 +117,10 @@ FL_ANYWHERE int32_t fl_attn_list_find(const uint16_t *ids, int32_t n, int32_t bl
     return low;
 }
 
-/* Of row tile `tile` over keys seen by the view; no list, or a dense head. A list's tile is a whole one even where the
- * rows end early: what it visits must not depend on that. */
-FL_ANYWHERE fl_attn_walk fl_attn_walk_all(const fl_attn_keys *k, int32_t tile, bool has_list) {
-    int64_t p0 = (int64_t)k->pos + (int64_t)tile * FL_ATTN_TILE_ROWS, p1 = p0 + FL_ATTN_TILE_ROWS - 1;
+/* Of `rows` rows from `row` on over keys seen by the view; no list, or a dense head. A list's tile is a whole one even
+ * where the rows end early: what it visits must not depend on that. */
+FL_ANYWHERE fl_attn_walk fl_attn_walk_rows(const fl_attn_keys *k, int64_t row, int32_t rows, bool has_list) {
+    int64_t p0 = (int64_t)k->pos + row, p1 = p0 + rows - 1;
     if (!has_list) p1 = fl_attn_smaller(p1, (int64_t)k->pos + k->rows - 1);
     fl_attn_ranges low = fl_attn_row_ranges(k, p0), high = fl_attn_row_ranges(k, p1);
     fl_attn_walk w = {.kind = FL_ATTN_WALK_ALL};
@@ -131,6 +131,11 @@ FL_ANYWHERE fl_attn_walk fl_attn_walk_all(const fl_attn_keys *k, int32_t tile, b
         w.whole.end[i] = low.end[i];
     }
     return w;
+}
+
+/* The same of row tile `tile`. */
+FL_ANYWHERE fl_attn_walk fl_attn_walk_all(const fl_attn_keys *k, int32_t tile, bool has_list) {
+    return fl_attn_walk_rows(k, (int64_t)tile * FL_ATTN_TILE_ROWS, FL_ATTN_TILE_ROWS, has_list);
 }
 
 /* Of listed blocks ids[n]; n >= 0. */

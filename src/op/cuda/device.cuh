@@ -56,14 +56,4 @@ FL_DEVICE float fl_exp2(float x) {
     return y;
 }
 
-/* 2^x of x <= 120 to 1.1e-4 of it, exactly 0 for -INFINITY, without the unit that takes a clock for every four lanes:
- * 2^n for the nearest whole n by its exponent, for the rest the cubic that errs least while it is 1 at 0. */
-FL_DEVICE float fl_exp2_by_fma(float x) {
-    const float whole = 12582912.0f; /* 1.5 * 2^23: added, it leaves n in the low bits */
-    x = fmaxf(x, -127.0f);           /* the exponent of 0 */
-    float n = x + whole, rest = x - (n - whole);
-    float p = fmaf(fmaf(fmaf(0.05500903f, rest, 0.24221121f), rest, 0.69328294f), rest, 1.0f);
-    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(n) << 23));
-}
-
 #endif
