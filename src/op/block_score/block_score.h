@@ -2,11 +2,11 @@
  * FL_ATTN_LIST_ROWS, ...) of the call), head h and block j of block_tokens keys:
  *   score[i][h][j] = log2 sum over the tile's rows r of 2^(q[r][h] . [k_nope[j][h] | k_pe[j]])
  * if the whole block lies before the tile, else -INFINITY (such blocks are always attended). q carries softmax_scale
- * * log2(e). The sum is taken over rows in order, from the maximum over the tile's rows of that head and block, so
- * that a score depends on its tile and block alone. Rows: whole tiles only. After FlashPrefill V2's selection rule
- * (mean keys, 128-row tiles). Tolerance: 1e-4 absolute for f32 act, 2e-2 for bf16. nope_dim and rope_dim even on
- * avx512; others refused by name there. Cost: flops 2 (tile rows x visible blocks) n_heads (nope_dim + rope_dim);
- * bytes q, means and scores once. */
+ * * log2(e). A score depends on its tile, head and block alone, bit by bit: so do the order of its sum and what its
+ * exponents stand from, which keeps them finite whatever the scores are. Rows: whole tiles only. After FlashPrefill
+ * V2's selection rule (mean keys, 128-row tiles). Tolerance: 1e-4 absolute for f32 act, 2e-2 for bf16. nope_dim and
+ * rope_dim even on avx512; others refused by name there. Cost: flops 2 (tile rows x visible blocks) n_heads (nope_dim +
+ * rope_dim); bytes q, means and scores once. */
 #ifndef FL_OP_BLOCK_SCORE_H
 #define FL_OP_BLOCK_SCORE_H
 

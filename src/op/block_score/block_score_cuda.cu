@@ -9,7 +9,7 @@
 typedef struct params {
     const uint16_t *q, *kv, *k_pe;
     float *score;
-    int32_t tiles, pairs; /* of rows; of tiles, the last one perhaps half a one */
+    int32_t tiles, groups; /* of rows; of SCORERS tiles, the last one perhaps of fewer */
     int32_t pos, n_heads, n_blocks, block_tokens;
     int32_t nope_dim, rope_dim, v_dim;
 } params;
@@ -81,7 +81,7 @@ static fl_err map_tensors(const fl_block_score_args *a, tensors *out) {
     fl_tma_shape k_pe = {a->k_pe, FL_DTYPE_BF16, 2, {a->rope_dim, a->n_blocks}, {1, a->rope_dim}};
     q.box[0] = kv.box[0] = k_pe.box[0] = SLICE;
     q.box[1] = kv.box[1] = 1;
-    q.box[2] = TASK_ROWS;
+    q.box[2] = TILE_ROWS;
     kv.box[2] = k_pe.box[1] = CHUNK;
     q.swizzle = kv.swizzle = k_pe.swizzle = true;
     FL_TRY(fl_tma_map(&q, &out->q));
@@ -105,7 +105,7 @@ extern "C" fl_err fl_block_score_cuda(fl_backend *be, const fl_block_score_args 
     fl_cuda *cuda = fl_cuda_of(be);
     params p = {(const uint16_t *)a->q, (const uint16_t *)a->kv, (const uint16_t *)a->k_pe, a->score};
     p.tiles = a->rows / FL_ATTN_LIST_ROWS;
-    p.pairs = (p.tiles + 1) / 2;
+    p.groups = (int32_t)fl_tasks_of(p.tiles, SCORERS);
     p.pos = a->pos;
     p.n_heads = a->n_heads;
     p.n_blocks = a->n_blocks;
