@@ -9,8 +9,8 @@
  *   groups_kernel  many: first place of each expert                group_rows
  *   place_kernel   group_rows[expert] + those of the expert in earlier chunks + rank
  * The gather reads each row once and writes it top_k times; it is what the time goes to, and memory bounds it. Scales
- * are single floats that go to as many places: written row by row, each would be a memory access of its own. A block
- * takes its share of them in an order of place_kernel's, in which what is written lies side by side. */
+ * are single floats that go to as many places: written row by row, each would be a memory access of its own. Blocks
+ * among those of the rows take them in an order of place_kernel's, in which what is written lies side by side. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
@@ -86,16 +86,18 @@ FL_DEVICE int32_t expert_of(const params &p, int64_t pair) {
 /* Ranks of the block's pairs in their warps, and in `counts` [WARPS][n_experts], zero before, each warp's pairs. */
 FL_DEVICE void rank_in_warps(const params &p, int32_t *counts, int32_t experts[STEPS], int32_t ranks[STEPS]) {
     int32_t lane = threadIdx.x % 32, *own = counts + threadIdx.x / 32 * p.n_experts;
+    uint32_t alike[STEPS];
 #pragma unroll
     for (int32_t step = 0; step < STEPS; step++) experts[step] = expert_of(p, pair_of(step));
 #pragma unroll
+    for (int32_t step = 0; step < STEPS; step++) alike[step] = __match_any_sync(~0u, experts[step]);
+#pragma unroll
     for (int32_t step = 0; step < STEPS; step++) {
         int32_t expert = experts[step], before = 0;
-        uint32_t alike = __match_any_sync(~0u, expert);
-        uint32_t lower = alike & ((1u << lane) - 1);
+        uint32_t lower = alike[step] & ((1u << lane) - 1);
         if (expert >= 0) before = own[expert];
         __syncwarp();
-        if (expert >= 0 && lower == 0) own[expert] = before + __popc(alike);
+        if (expert >= 0 && lower == 0) own[expert] = before + __popc(alike[step]);
         __syncwarp();
         ranks[step] = before + __popc(lower);
     }
@@ -240,7 +242,7 @@ static __global__ void __launch_bounds__(THREADS) place_kernel(const params p) {
 
 /* ---- gathering ---- */
 
-enum { UNIT_BYTES = 16, UNITS_EACH = 1, ROWS_EACH = 4 };
+enum { UNIT_BYTES = 16, UNITS_EACH = 1, ROWS_EACH = 4, SCALES_EACH = 4 };
 
 typedef struct gather {
     const uint8_t *x;
@@ -251,77 +253,60 @@ typedef struct gather {
     const float *x_scale; /* of codes, else NULL */
     float *y_scale;
     int64_t x_scale_stride, y_scale_stride;
-    const int32_t *order; /* of codes: each chunk's pairs by place */
+    const int32_t *order;       /* of codes: each chunk's pairs by place */
+    int32_t scale_blocks, step; /* of scales: so many blocks among those of rows, so many apart */
 } gather;
 
-/* A block's share of the scales: some pairs in their order, and of groups what its part of the rows is. */
-typedef struct share {
-    int64_t first;
-    int32_t n_pairs, group, n; /* n: pairs times groups */
-} share;
-
-FL_DEVICE share share_of(const gather &g) {
-    int32_t groups = g.row_bytes / FL_SCALE_BLOCK;
-    int64_t most = (int64_t)blockDim.y * ROWS_EACH * g.top_k;
-    int32_t part = (int32_t)blockIdx.y, n_parts = (int32_t)gridDim.y;
-    share s;
-    s.first = blockIdx.x * most;
-    s.n_pairs = (int32_t)min(most, (int64_t)g.rows * g.top_k - s.first);
-    s.group = part * groups / n_parts;
-    s.n = s.n_pairs * ((part + 1) * groups / n_parts - s.group);
-    return s;
+/* Scales of SCALES_EACH groups of a chunk's pairs, by one block: by place, so that those of an expert are written side
+ * by side, and what is read lies in few lines. */
+FL_DEVICE void gather_scales(const gather &g, int64_t task) {
+    int32_t groups = g.row_bytes / FL_SCALE_BLOCK, slices = (groups + SCALES_EACH - 1) / SCALES_EACH;
+    int32_t group = (int32_t)(task % slices) * SCALES_EACH, here = min(SCALES_EACH, groups - group);
+    int64_t first = task / slices * CHUNK, n_pairs = (int64_t)g.rows * g.top_k;
+    int32_t n = (int32_t)min(n_pairs - first, (int64_t)CHUNK), threads = (int32_t)(blockDim.x * blockDim.y);
+    const float *from = g.x_scale + group * g.x_scale_stride;
+    float *to = g.y_scale + group * g.y_scale_stride;
+#pragma unroll 4
+    for (int32_t i = (int32_t)(threadIdx.y * blockDim.x + threadIdx.x); i < n; i += threads) {
+        int32_t pair = __ldg(g.order + first + i), row = pair / g.top_k, place = __ldg(g.place + pair);
+        float scales[SCALES_EACH];
+#pragma unroll
+        for (int32_t k = 0; k < SCALES_EACH; k++)
+            if (k < here) scales[k] = __ldg(from + k * g.x_scale_stride + row);
+#pragma unroll
+        for (int32_t k = 0; k < SCALES_EACH; k++)
+            if (k < here) to[k * g.y_scale_stride + place] = scales[k];
+    }
 }
 
-/* A scale on its way; `to` NULL: none. */
-typedef struct moved {
-    float value;
-    float *to;
-} moved;
-
-FL_DEVICE moved fetch_scale(const gather &g, const share &s, int32_t i) {
-    moved m = {0, NULL};
-    if (i >= s.n) return m;
-    int32_t pair = __ldg(g.order + s.first + i % s.n_pairs), group = s.group + i / s.n_pairs;
-    m.value = __ldg(g.x_scale + group * g.x_scale_stride + pair / g.top_k);
-    m.to = g.y_scale + group * g.y_scale_stride + __ldg(g.place + pair);
-    return m;
-}
-
-/* Units of 16 bytes. Of scales each thread has one or two under way while its rows are; the rest follow. */
-static __global__ void __launch_bounds__(FL_ROWS_THREADS)
-    gather_wide_kernel(const __grid_constant__ gather g) {
+/* Units of 16 bytes of the rows of one block of them. */
+FL_DEVICE void gather_rows(const gather &g, int64_t block) {
     int32_t first = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x) * UNIT_BYTES;
-    int32_t i = (int32_t)(threadIdx.y * blockDim.x + threadIdx.x),
-            threads = (int32_t)(blockDim.x * blockDim.y);
     uint4 runs[ROWS_EACH];
-    share s = {};
-    moved scales[2] = {};
+    if (first >= g.row_bytes) return;
 #pragma unroll
     for (int32_t k = 0; k < ROWS_EACH; k++) {
-        int64_t row = fl_rows_row_of(k, ROWS_EACH);
-        if (row < g.rows && first < g.row_bytes)
-            runs[k] = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
-    }
-    if (g.order) {
-        s = share_of(g);
-        scales[0] = fetch_scale(g, s, i);
-        scales[1] = fetch_scale(g, s, i + threads);
+        int64_t row = (block * ROWS_EACH + k) * blockDim.y + threadIdx.y;
+        if (row < g.rows) runs[k] = __ldg((const uint4 *)(g.x + row * g.x_stride + first));
     }
 #pragma unroll
     for (int32_t k = 0; k < ROWS_EACH; k++) {
-        int64_t row = fl_rows_row_of(k, ROWS_EACH);
-        if (row >= g.rows || first >= g.row_bytes) break;
+        int64_t row = (block * ROWS_EACH + k) * blockDim.y + threadIdx.y;
+        if (row >= g.rows) return;
         const int32_t *place = g.place + row * g.top_k;
 #pragma unroll 4
         for (int32_t slot = 0; slot < g.top_k; slot++)
             *(uint4 *)(g.y + (int64_t)__ldg(place + slot) * g.row_bytes + first) = runs[k];
     }
-    if (scales[0].to) *scales[0].to = scales[0].value;
-    if (scales[1].to) *scales[1].to = scales[1].value;
-    for (i += 2 * threads; i < s.n; i += threads) {
-        const moved m = fetch_scale(g, s, i);
-        *m.to = m.value;
-    }
+}
+
+/* Grid: (blocks of rows and, every `step`-th of the first ones, of scales; parts of a row). */
+static __global__ void __launch_bounds__(FL_ROWS_THREADS)
+    gather_wide_kernel(const __grid_constant__ gather g) {
+    int32_t turn = (int32_t)blockIdx.x / g.step;
+    bool scales = turn < g.scale_blocks && (int32_t)blockIdx.x % g.step == g.step - 1;
+    if (scales) gather_scales(g, (int64_t)turn * gridDim.y + blockIdx.y);
+    else gather_rows(g, (int64_t)blockIdx.x - min(turn, g.scale_blocks));
 }
 
 /* Units of 2 bytes. */
@@ -387,6 +372,17 @@ static gather gather_of(const fl_moe_permute_args *a) {
     return g;
 }
 
+/* Blocks of scales among those of rows: beside them the wait for many small accesses costs nothing. */
+static void spread_scales(gather *g, fl_rows_launch *launch) {
+    int64_t chunks = fl_tasks_of((int64_t)g->rows * g->top_k, CHUNK);
+    int64_t tasks = g->x_scale ? chunks * fl_tasks_of(g->row_bytes / FL_SCALE_BLOCK, SCALES_EACH) : 0;
+    g->step = 1;
+    g->scale_blocks = (int32_t)fl_tasks_of(tasks, launch->grid.y);
+    if (tasks == 0) return;
+    launch->grid.x += (uint32_t)g->scale_blocks;
+    g->step = (int32_t)(launch->grid.x / (uint32_t)g->scale_blocks);
+}
+
 extern "C" fl_err fl_moe_permute_cuda(fl_backend *be, const fl_moe_permute_args *a) {
     FL_TRY(fl_moe_permute_validate(a));
     if (!be->w8a8) FL_TRY(fl_codes_refuse(be, "moe_permute", &a->x_codes));
@@ -398,6 +394,7 @@ extern "C" fl_err fl_moe_permute_cuda(fl_backend *be, const fl_moe_permute_args 
     FL_TRY(sort_pairs(cuda, a, g.x_scale ? &g.order : NULL));
     fl_rows_launch launch = wide ? fl_rows_tall_launch_of(a->rows, g.row_bytes / UNIT_BYTES, ROWS_EACH)
                                  : fl_rows_launch_of(a->rows, a->dim, UNITS_EACH);
+    spread_scales(&g, &launch);
     if (wide) gather_wide_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
     else gather_narrow_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(g);
     return FL_CUDA_LAUNCHED("moe_permute");
