@@ -2,10 +2,10 @@
  *
  * Logits want f32 weights (the order of selection hangs on their last bits) at the speed of tensor cores: x is
  * bf16, and an f32 weight is the sum of three bf16 parts, so three products with f32 sums make the logits. Four
- * warpgroups multiply 64 rows each, x in registers for all three, the parts from swizzled shared memory. Tiles are
- * tall (ROWS x EXPERTS) because weights take three times the room of x there. Splitting a weight takes longer than
- * multiplying with it: for many rows all are split first, by another kernel, and the copy engine brings parts and x.
- * For few rows a warpgroup brings weights through registers, where they are split.
+ * warpgroups multiply 64 rows each from swizzled shared memory. Tiles are tall (ROWS x EXPERTS) because weights take
+ * three times the room of x there. Splitting a weight takes longer than multiplying with it: for many rows all are
+ * split first, by another kernel, and the copy engine brings parts and x. For few rows a warpgroup brings weights
+ * through registers, where they are split.
  *
  * Tensor cores cut off what does not fit a sum, always towards zero, so a sum is kept short: k in slices of SLICE,
  * then slices are added in order as floats are. That order is the same for any number of rows. Few rows cannot
@@ -14,7 +14,6 @@
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/device.cuh"
 #include "op/cuda/hopper.cuh"
-#include "op/cuda/mma.cuh"
 
 enum {
     ROWS = 256,
@@ -193,19 +192,16 @@ static __global__ void __launch_bounds__(SPLITTING) split_kernel(const __grid_co
 
 /* ---- logits: multiplying ---- */
 
-/* sum (+)= x w of one stage; small parts first. x: this warpgroup's rows. */
+/* sum (+)= x w of one stage; small parts first. */
 FL_DEVICE void multiply(float (&sum)[32], const uint8_t *x, const uint8_t *w, bool add) {
-    int32_t lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
-    uint64_t b = fl_wgmma_k_major(w);
-    uint32_t a[STEP / 16][4];
-#pragma unroll
-    for (int32_t k = 0; k < STEP / 16; k++) fl_load_matrices(a[k], x + swizzled(row, 2 * k + lane / 16));
+    uint64_t a = fl_wgmma_k_major(x), b = fl_wgmma_k_major(w);
     fl_wgmma_begin();
 #pragma unroll
     for (int32_t k = 0; k < STEP / 16; k++)
 #pragma unroll
         for (int32_t part = PARTS - 1; part >= 0; part--)
-            fl_wgmma_bf16(sum, a[k], b + part * (PART_BYTES >> 4) + 2 * k, add || k > 0 || part < PARTS - 1);
+            fl_wgmma_bf16(sum, a + 2 * k, b + part * (PART_BYTES >> 4) + 2 * k,
+                          add || k > 0 || part < PARTS - 1);
     fl_wgmma_commit();
     fl_wgmma_wait<0>();
     fl_wgmma_pin(sum);
