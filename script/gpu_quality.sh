@@ -7,10 +7,11 @@ build=${1:?usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...]}
 out=${2:?usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...]}
 shift 2
 mkdir -p "$out"
-spark32k=10 spark128k=10 spark512k=10 rope128k=2 rope256k=2 rope512k=2
+spark32k=10 spark128k=10 spark512k=10 fp8_128k=10 fp8_512k=10 rope128k=2 rope256k=2 rope512k=2
 for argument in "$@"; do
     case "$argument" in
-    spark32k=[0-9]* | spark128k=[0-9]* | spark512k=[0-9]* | rope128k=[0-9]* | rope256k=[0-9]* | rope512k=[0-9]*)
+    spark32k=[0-9]* | spark128k=[0-9]* | spark512k=[0-9]* | fp8_128k=[0-9]* | fp8_512k=[0-9]* | \
+        rope128k=[0-9]* | rope256k=[0-9]* | rope512k=[0-9]*)
         value=${argument#*=}
         case "$value" in *[!0-9]*) echo "gpu_quality.sh: $argument: expected a number" >&2; exit 2 ;; esac
         eval "${argument%%=*}=$value" ;;
@@ -34,6 +35,11 @@ yarn="rope=yarn rope-factor=4"
 quality spark32k "$spark32k" 32k 1 full window-anchors blocks kv=int4
 quality spark128k "$spark128k" 128k 1 full window-anchors "window-anchors tail=sparse" blocks kv=int4
 quality spark512k "$spark512k" 512k 0.5 "$yarn" "policy=window-anchors $yarn" "policy=blocks $yarn"
+fp8=backend=cuda-w8a8
+quality fp8_128k "$fp8_128k" 128k 1 full "$fp8" "$fp8 kv=int4" "$fp8 kv=int4 policy=blocks" \
+    "$fp8 kv=int4 policy=window-anchors"
+quality fp8_512k "$fp8_512k" 512k 0.5 "$yarn" "$fp8 $yarn" "$fp8 kv=int4 policy=blocks $yarn" \
+    "$fp8 kv=int4 policy=window-anchors $yarn"
 for length in 128k 256k 512k; do
     eval "documents=\$rope$length"
     quality "rope$length" "$documents" "$length" 0.5 "$yarn" "rope=two-path rope-factor=4" "rope=ntk rope-factor=4" \

@@ -161,6 +161,7 @@ static void describe(evaluating *e) {
         e->about.sides[i] = (fl_eval_side){.spec = e->variants[i].spec,
                                            .policy = info.policy,
                                            .kv_dtype = info.kv_dtype,
+                                           .backend = info.backend,
                                            .position_warning = info.position_warning,
                                            .block_density = info.block_density,
                                            .block_overflow = info.block_overflow};

@@ -45,7 +45,8 @@ static const json_t *find_variant(const json_t *report, const fl_ladder_row *r) 
     json_array_foreach(json_object_get(report, "variants"), i, item) {
         const char *spec = text_of(item, "spec");
         bool positions = *wanted ? strstr(spec, wanted) != NULL : strstr(spec, "rope=") == NULL;
-        if (positions && strcmp(text_of(item, "policy"), r->policy) == 0 &&
+        bool backend = strstr(spec, "backend=") != NULL; /* another than the rows' */
+        if (positions && !backend && strcmp(text_of(item, "policy"), r->policy) == 0 &&
             strcmp(text_of(item, "kv_dtype"), r->kv) == 0)
             return item;
     }

@@ -123,7 +123,7 @@ const fl_option fl_option_table[] = {
     LIST("variant", 0, variants, "SPEC", FL_VERB_EVAL,
          "what is compared with it: words such as policy=blocks kv=int4 tail=sparse rope=two-path "
          "rope-factor=4 "
-         "calibration=FILE force-positions=1; repeatable"),
+         "calibration=FILE force-positions=1 backend=cuda-w8a8; repeatable"),
     TEXT("policy", eval_policy, NULL, NULL, "NAME", FL_VERB_EVAL, "a variant with this policy"),
     TEXT("kv-cache-dtype", eval_kv, NULL, NULL, "NAME", FL_VERB_EVAL, "a variant with this KV format"),
     TEXT("tail", eval_tail, NULL, NULL, "NAME", FL_VERB_EVAL, "a variant with this tail: dense or sparse"),

@@ -59,7 +59,7 @@ const char *fl_eval_distance_name(int32_t bin); /* "5-8" */
 typedef struct fl_eval_side {
     const char *spec;   /* as asked for */
     const char *policy; /* as the engine resolved it */
-    const char *kv_dtype;
+    const char *kv_dtype, *backend;
     const char *position_warning; /* NULL = none */
     double block_density;         /* of this run; 1 where there are no blocks */
     int64_t block_overflow;

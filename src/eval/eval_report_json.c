@@ -73,6 +73,7 @@ static void set_side(json_t *out, const fl_eval_report *r, const fl_eval_about *
     json_object_set_new(out, "spec", json_string(s->spec));
     json_object_set_new(out, "policy", json_string(s->policy));
     json_object_set_new(out, "kv_dtype", json_string(s->kv_dtype));
+    json_object_set_new(out, "backend", json_string(s->backend));
     json_object_set_new(out, "prefill_s", json_real(c->prefill_s));
     json_object_set_new(out, "computed_tokens", json_integer(c->computed_tokens));
     json_object_set_new(out, "cached_tokens", json_integer(c->cached_tokens));

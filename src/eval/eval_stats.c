@@ -325,7 +325,7 @@ static fl_err summarise(const fl_eval_pair *pairs, int32_t n, uint64_t seed, wor
     FL_TRY(test_worse(w, 1, seed, &out->nll_diff.p));
     out->n_questions = n;
     out->n_documents = w->n_documents;
-    out->unseen_points = 300.0 / w->n_documents;
+    out->unseen_points = fmin(100.0, 300.0 / w->n_documents);
     out->worse = out->loss.p < FL_EVAL_WORSE_P || out->nll_diff.p < FL_EVAL_WORSE_P;
     return FL_ERR_OK;
 }

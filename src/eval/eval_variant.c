@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char keys[] = "policy, kv, tail, rope, rope-factor, calibration, force-positions";
+static const char keys[] = "policy, kv, tail, rope, rope-factor, calibration, force-positions, backend";
 
 static fl_err set_text(const char **field, const char *key, const char *value) {
     if (*field)
@@ -39,6 +39,7 @@ static fl_err take_word(fl_eval_variant *v, char *word) {
     if (strcmp(word, "kv") == 0) return set_text(&v->kv_dtype, word, value);
     if (strcmp(word, "tail") == 0) return set_text(&v->tail, word, value);
     if (strcmp(word, "rope") == 0) return set_text(&v->rope, word, value);
+    if (strcmp(word, "backend") == 0) return set_text(&v->backend, word, value);
     if (strcmp(word, "calibration") == 0)
         return set_text(&v->calibration, word, strcmp(value, "none") == 0 ? "" : value);
     if (strcmp(word, "rope-factor") == 0) return set_factor(v, value);
@@ -76,6 +77,7 @@ void fl_eval_variant_apply(const fl_eval_variant *v, fl_settings *settings) {
     if (v->kv_dtype) settings->kv_dtype = v->kv_dtype;
     if (v->tail) settings->tail = v->tail;
     if (v->rope) settings->rope = v->rope;
+    if (v->backend) settings->backend = v->backend;
     if (v->calibration) settings->calibration = v->calibration;
     if (v->rope_factor > 0) settings->rope_factor = v->rope_factor;
     settings->force_positions = v->force_positions;

@@ -51,8 +51,10 @@ static fl_err give_event(fl_worker_link *l, uint64_t id, const fl_event *event, 
     return FL_ERR_OK;
 }
 
+/* Said again when something about the engine has changed: its warnings. */
 static fl_err on_ready(fl_worker_link *l, const uint8_t *body, size_t n) {
     fl_wire_ready ready;
+    bool first = l->ready_s == 0;
     FL_TRY(fl_wire_get_ready(body, n, &ready));
     fl_engine_info *info = &ready.info;
     pthread_mutex_lock(&l->lock);
@@ -67,9 +69,11 @@ static fl_err on_ready(fl_worker_link *l, const uint8_t *body, size_t n) {
     l->status.has_info = true;
     l->status.load_fraction = 1;
     pthread_mutex_unlock(&l->lock);
-    l->ready_s = l->moved_s = fl_now_s();
-    l->n_load_failures = 0;
-    set_state(l, FL_LINK_READY);
+    if (first) {
+        l->ready_s = l->moved_s = fl_now_s();
+        l->n_load_failures = 0;
+        set_state(l, FL_LINK_READY);
+    }
     tell_state(l);
     return FL_ERR_OK;
 }
@@ -130,9 +134,7 @@ static fl_err on_message(fl_worker_link *l, const fl_wire_header *h, const uint8
     case FL_WIRE_FAILED:
         if (ready) break;
         return on_failed(l, body, n);
-    case FL_WIRE_READY:
-        if (ready) break;
-        return on_ready(l, body, n);
+    case FL_WIRE_READY: return on_ready(l, body, n);
     default: break;
     }
     return FL_FAIL(FL_ERR_DATA, "a message of kind %d, which is not due", (int)h->type);

@@ -23,7 +23,8 @@ struct fl_serve {
     pthread_mutex_t state_lock; /* guards what follows */
     bool linked;                /* front.link is there */
     bool ready_told;
-    fl_link_state told; /* the link's state as last logged */
+    fl_link_state told;                          /* the link's state as last logged */
+    bool graph_warning_told, graph_outside_told; /* of this worker */
     const char *handlers[FL_METRICS_HANDLERS_MAX];
 };
 
@@ -118,10 +119,24 @@ static void log_state(fl_serve *s, const fl_link_status *status) {
     }
 }
 
+/* Once for each worker. */
+static void log_graphs(fl_serve *s, const fl_link_status *status) {
+    bool ready = status->state == FL_LINK_READY;
+    const char *warning = ready ? status->info.graph_warning : NULL;
+    const char *outside = ready ? status->info.graph_outside : NULL;
+    if (warning && !s->graph_warning_told)
+        FL_LOG(s->front.log, FL_LOG_WARN, "graphs_stopped", FL_LOG_TEXT("why", warning));
+    if (outside && !s->graph_outside_told)
+        FL_LOG(s->front.log, FL_LOG_INFO, "graphs_outside", FL_LOG_TEXT("what", outside));
+    s->graph_warning_told = warning != NULL;
+    s->graph_outside_told = outside != NULL;
+}
+
 /* Needs the lock. */
 static void tell_state(fl_serve *s) {
     fl_link_status status;
     fl_worker_link_status(s->front.link, &status);
+    log_graphs(s, &status);
     if (status.state == s->told && status.state != FL_LINK_RESTARTING) return;
     s->told = status.state;
     log_state(s, &status);

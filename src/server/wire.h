@@ -31,7 +31,7 @@ typedef enum fl_wire_type {
     FL_WIRE_CANCEL,    /* front: the id; no body */
     FL_WIRE_LOADING,   /* worker: share of the weights that is loaded */
     FL_WIRE_FAILED,    /* worker: loading failed; it exits */
-    FL_WIRE_READY,     /* worker: version, the engine's info */
+    FL_WIRE_READY,     /* worker: version, the engine's info; again when its warnings change */
     FL_WIRE_EVENT,     /* worker: an event of the id that is not DONE */
     FL_WIRE_DONE,      /* worker: the last one, with the timeline; the id is free again */
     FL_WIRE_LOAD,      /* worker: the engine's load and meters, at least twice a second */

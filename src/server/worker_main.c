@@ -39,6 +39,7 @@ typedef struct worker {
     fl_request *ready[READY_MAX];
     fl_mark marks[FL_WIRE_MARKS_MAX];
     double load_s;
+    const char *graph_warning, *graph_outside; /* as last told */
 } worker;
 
 /* ---- the socket ---- */
@@ -86,6 +87,21 @@ static void put_load(worker *w, fl_engine_load *load) {
     fl_engine_get_load(w->engine, load);
     fl_engine_get_meters(w->engine, &meters);
     (void)fl_wire_put_load(&w->out, load, &meters);
+}
+
+static void put_ready(worker *w) {
+    fl_engine_info info;
+    fl_engine_get_info(w->engine, &info);
+    w->graph_warning = info.graph_warning;
+    w->graph_outside = info.graph_outside;
+    (void)fl_wire_put_ready(&w->out, &info);
+}
+
+/* What an engine finds out about its graphs is said as soon as the front hears of its load. */
+static void put_warnings(worker *w) {
+    fl_engine_info info;
+    fl_engine_get_info(w->engine, &info);
+    if (info.graph_warning != w->graph_warning || info.graph_outside != w->graph_outside) put_ready(w);
 }
 
 /* An event that cannot be told (its text is too long): the request ends with that. */
@@ -149,6 +165,7 @@ static void *pump(void *argument) {
         if (now_s - w->load_s >= LOAD_S) {
             w->load_s = now_s;
             put_load(w, &load);
+            put_warnings(w);
         }
         send_all(w, &w->out);
         if (n > 0) nanosleep(&gather, NULL);
@@ -245,11 +262,9 @@ static fl_err load(worker *w) {
 }
 
 static void tell_ready(worker *w) {
-    fl_engine_info info;
     fl_engine_load state;
-    fl_engine_get_info(w->engine, &info);
     put_load(w, &state);
-    (void)fl_wire_put_ready(&w->out, &info);
+    put_ready(w);
     send_all(w, &w->out);
 }
 

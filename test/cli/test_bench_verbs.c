@@ -13,10 +13,9 @@
 #include <jansson.h>
 
 #include "support/command.h"
+#include "support/folder.h"
 
 enum { TEXT_BYTES = 1 << 18, COMMAND_BYTES = 1024 };
-
-static char folder[] = "/tmp/firstlight-bench-XXXXXX";
 
 /* Standard output, with standard error behind it where the exit code is not 0, and that code. */
 static int run(const char *arguments, char *text) {
@@ -58,27 +57,6 @@ static void expect_refusal(const char *arguments, const char *words) {
     if (!strstr(text, words)) fail_msg("expected '%s' in: %s", words, text);
 }
 
-static void write_text(const char *name, const char *text) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "we");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-/* Reads a file of the folder; the caller frees. */
-static char *read_text(const char *name) {
-    char path[128], *text = calloc(1, TEXT_BYTES);
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "re");
-    assert_non_null(file);
-    assert_non_null(text);
-    assert_true(fread(text, 1, TEXT_BYTES - 1, file) > 0);
-    fclose(file);
-    return text;
-}
-
 #define SMALL "--synthetic spark-66m:2 --runs 1 -q"
 
 /* Every rate above 0 and finite is all that a test can say of a shared machine; the sums must agree. */
@@ -118,13 +96,13 @@ static void a_prefill_is_predicted(void **state) {
                     number_of(row, "used_bytes") <= number_of(row, "plan_bytes"));
     }
     json_decref(json);
-    write_text("broken.json", "{\"format\": 1}");
+    text_write("broken.json", "{\"format\": 1}");
     expect_refusal("bench prefill " SMALL " --tokens 512 --rates broken.json", "broken.json");
 }
 
 static void a_ladder_of_random_weights_claims_no_loss(void **state) {
     (void)state;
-    write_text("peer.json",
+    text_write("peer.json",
                "{\"peer\": \"a faster one\", \"ops\": [{\"op\": \"matmul\", \"flops_per_s\": 1e18}]}");
     json_t *json =
         run_json("bench ladder " SMALL " --tokens 1k --also blocks --density 50% --streams 2 "
@@ -149,7 +127,7 @@ static void a_ladder_of_random_weights_claims_no_loss(void **state) {
                 number_of(json, "ladder_total") < 1.001 * total);
     assert_non_null(strstr(json_string_value(json_object_get(json, "loss_source")), "not measured"));
     json_decref(json);
-    char *svg = read_text("ladder.svg");
+    char *svg = text_read("ladder.svg");
     assert_non_null(strstr(svg, "</svg>"));
     assert_non_null(strstr(svg, "prefix reuse"));
     free(svg);
@@ -161,7 +139,7 @@ static void a_ladder_of_a_model_needs_its_loss(void **state) {
     snprintf(arguments, sizeof arguments, "bench ladder %s --tokens 2k", FL_MODEL);
     expect_refusal(arguments, "--eval-n");
     /* An evaluation of another length is none. */
-    write_text("loss.json",
+    text_write("loss.json",
                "{\"variants\": [{\"spec\": \"kv=int4\", \"policy\": \"full\", \"kv_dtype\": \"int4\", "
                "\"by_length\": {\"4096\": {\"loss_points\": 0}}}]}");
     snprintf(arguments, sizeof arguments,
@@ -179,7 +157,7 @@ static void a_frontier_is_drawn(void **state) {
     assert_true(number_of(json_array_get(rows, 0), "tokens") == 256); /* in order */
     assert_true(number_of(json_array_get(rows, 1), "decode_token_s") > 0);
     json_decref(json);
-    char *csv = read_text("f.csv"), *svg = read_text("f.svg");
+    char *csv = text_read("f.csv"), *svg = text_read("f.svg");
     assert_ptr_equal(strstr(csv, "tokens,ttft_s,prefill_tokens_per_s,decode_ms_per_token"), csv);
     assert_non_null(strstr(csv, "\n512,"));
     assert_non_null(strstr(svg, "polyline"));
@@ -200,7 +178,7 @@ static void densities_are_imposed_by_layer_and_head(void **state) {
                       : i == 15 ? "]]}"
                                 : "");
     (void)state;
-    write_text("density.json", text);
+    text_write("density.json", text);
     json_t *o =
         run_json("bench prefill " SMALL " --tokens 2k --policy blocks --density-from density.json --json");
     const json_t *by_head = json_object_get(o, "density_by_head");
@@ -224,16 +202,6 @@ static void densities_are_imposed_by_layer_and_head(void **state) {
                    "none.json");
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return remove_tree(folder);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_is_measured),
@@ -243,5 +211,5 @@ int main(void) {
         cmocka_unit_test(a_frontier_is_drawn),
         cmocka_unit_test(densities_are_imposed_by_layer_and_head),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -14,11 +14,12 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "support/command.h"
+#include "support/folder.h"
 #include <jansson.h>
 
 #define MODEL "build/models/spark-66m"
-static char folder[] = "/tmp/firstlight-cli-XXXXXX";
 
 /* What a run of the program gave. */
 typedef struct result {
@@ -34,33 +35,13 @@ static char *path_in(const char *name) {
     return path;
 }
 
-static char *read_file(const char *path) {
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    fseek(file, 0, SEEK_END);
-    long n = ftell(file);
-    char *text = calloc((size_t)n + 1, 1);
-    assert_non_null(text);
-    rewind(file);
-    assert_int_equal(fread(text, 1, (size_t)n, file), n);
-    fclose(file);
-    return text;
-}
-
-static void write_file(const char *path, const char *text) {
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
 static pid_t start(const char *const *arguments, const char *input) {
     char *argv[24] = {NULL};
     int n = 0;
     argv[n++] = (char[]){FL_CLI};
     for (; arguments[n - 1]; n++) argv[n] = (char *)(uintptr_t)arguments[n - 1];
-    write_file(path_in("input"), input);
-    write_file(path_in("out"), "");
+    text_write("input", input);
+    text_write("out", "");
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid > 0) return pid;
@@ -74,8 +55,8 @@ static result finish(pid_t pid) {
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     return (result){.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
-                    .out = read_file(path_in("out")),
-                    .err = read_file(path_in("err"))};
+                    .out = text_read("out"),
+                    .err = text_read("err")};
 }
 
 #define RUN_WITH(input, ...) finish(start((const char *[]){__VA_ARGS__, NULL}, input))
@@ -102,27 +83,23 @@ static json_t *json_of(const result *r) {
     return object;
 }
 
-static double number(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value)) fail_msg("%s is no number", key);
-    return json_number_value(value);
-}
-
 static const char question[] =
     "What is the special magic number for hidden-lantern mentioned in the provided text?";
 
 /* The demo document as far as the answer and a little on. */
-static void write_document(const char *path) {
-    char *text = read_file("share/demo/document.txt");
-    assert_true(strlen(text) > 4500);
+static void write_document(const char *name) {
+    char *text = NULL;
+    size_t n_bytes;
+    assert_int_equal(fl_file_read("share/demo", "document.txt", 1 << 20, &text, &n_bytes), FL_ERR_OK);
+    assert_true(n_bytes > 4500);
     text[4500] = '\0';
-    write_file(path, text);
+    text_write(name, text);
     free(text);
 }
 
 static void a_question_about_a_file_is_answered(void **state) {
     (void)state;
-    write_document(path_in("doc.txt"));
+    write_document("doc.txt");
     result r = RUN("run", MODEL, "-f", path_in("doc.txt"), "--trace", path_in("trace.json"), question);
     expect_code(&r, 0);
     assert_string_equal(
@@ -143,19 +120,19 @@ static void run_gives_json(void **state) {
     assert_string_equal(r.err, "");
     json_t *o = json_of(&r);
     assert_true(json_is_string(json_object_get(o, "text")));
-    double prompt = number(o, "prompt_tokens");
-    assert_true(prompt > 5 && number(o, "computed_tokens") + number(o, "cached_tokens") == prompt);
-    assert_true(number(o, "ttft_s") > 0 && number(o, "decode_tokens_per_s") >= 0);
-    assert_true(number(o, "peak_bytes") > number(o, "weights_bytes"));
+    double prompt = number_of(o, "prompt_tokens");
+    assert_true(prompt > 5 && number_of(o, "computed_tokens") + number_of(o, "cached_tokens") == prompt);
+    assert_true(number_of(o, "ttft_s") > 0 && number_of(o, "decode_tokens_per_s") >= 0);
+    assert_true(number_of(o, "peak_bytes") > number_of(o, "weights_bytes"));
     const json_t *timeline = json_object_get(o, "timeline");
     assert_true(json_array_size(timeline) >= 4);
     size_t i;
     json_t *mark;
     double tokens = 0;
     json_array_foreach(timeline, i, mark) {
-        assert_true(number(mark, "end_s") >= number(mark, "start_s"));
+        assert_true(number_of(mark, "end_s") >= number_of(mark, "start_s"));
         if (strncmp(json_string_value(json_object_get(mark, "name")), "prefill", 7) == 0)
-            tokens += number(mark, "tokens");
+            tokens += number_of(mark, "tokens");
     }
     assert_true(tokens == prompt);
     json_decref(o);
@@ -164,7 +141,7 @@ static void run_gives_json(void **state) {
 
 static void what_does_not_fit_is_refused_with_the_numbers(void **state) {
     (void)state;
-    write_document(path_in("doc.txt"));
+    write_document("doc.txt");
     result r = RUN("run", MODEL, "-f", path_in("doc.txt"), "--ctx", "256", question);
     expect_code(&r, 1);
     expect_in(r.err, "the context holds 256");
@@ -176,10 +153,9 @@ static void what_does_not_fit_is_refused_with_the_numbers(void **state) {
 static void a_repository_is_read(void **state) {
     (void)state;
     mkdir(path_in("repo"), 0700);
-    write_file(path_in("repo/.gitignore"), "hidden.txt\n");
-    write_file(path_in("repo/hidden.txt"),
-               "One of the special magic numbers for hidden-lantern is: 1111111.\n");
-    write_document(path_in("repo/shown.txt"));
+    text_write("repo/.gitignore", "hidden.txt\n");
+    text_write("repo/hidden.txt", "One of the special magic numbers for hidden-lantern is: 1111111.\n");
+    write_document("repo/shown.txt");
     result r = RUN("run", MODEL, "-f", path_in("repo"), "-q", question);
     expect_code(&r, 0);
     expect_in(r.out, "4718293");
@@ -233,11 +209,11 @@ static void inspect_and_its_sums(void **state) {
     json_t *o = json_of(&r);
     assert_string_equal(json_string_value(json_object_get(o, "model_type")), "deepseek_v3");
     assert_int_equal(strlen(json_string_value(json_object_get(o, "fingerprint"))), 64);
-    assert_true(number(o, "parameters") > number(o, "active_parameters"));
-    assert_true(number(o, "tensors") == 849 && json_object_size(json_object_get(o, "dtypes")) == 3);
-    double parts = number(o, "weights_bytes") + number(o, "kv_bytes") + number(o, "scratch_bytes") +
-                   number(o, "logits_bytes") + number(o, "draw_bytes");
-    assert_true(number(o, "peak_bytes") == parts && number(o, "kv_bytes") == 4096 * 2560);
+    assert_true(number_of(o, "parameters") > number_of(o, "active_parameters"));
+    assert_true(number_of(o, "tensors") == 849 && json_object_size(json_object_get(o, "dtypes")) == 3);
+    double parts = number_of(o, "weights_bytes") + number_of(o, "kv_bytes") + number_of(o, "scratch_bytes") +
+                   number_of(o, "logits_bytes") + number_of(o, "draw_bytes");
+    assert_true(number_of(o, "peak_bytes") == parts && number_of(o, "kv_bytes") == 4096 * 2560);
     json_decref(o);
     drop(r);
     r = RUN("inspect", MODEL, "--memory", "--ctx", "1m");
@@ -274,9 +250,8 @@ static void verify_writes_and_checks_the_lock(void **state) {
     assert_true(json_is_true(json_object_get(o, "ok")));
     json_decref(o);
     drop(r);
-    snprintf(to, sizeof to, "%s/generation_config.json", path_in("model"));
-    assert_int_equal(unlink(to), 0);
-    write_file(to, "{\"eos_token_id\": 1, \"_from_model_config\": true}");
+    assert_int_equal(unlink(path_in("model/generation_config.json")), 0);
+    text_write("model/generation_config.json", "{\"eos_token_id\": 1, \"_from_model_config\": true}");
     r = RUN("verify", path_in("model"), "--json");
     expect_code(&r, 78);
     o = json_of(&r);
@@ -329,14 +304,15 @@ static void benchmarks_give_json(void **state) {
     expect_code(&r, 0);
     json_t *o = json_of(&r);
     assert_int_equal(json_array_size(json_object_get(o, "rows")), 2);
-    assert_true(number(o, "ttft_s") > 0 && number(o, "flops") > 1e9 && number(o, "roof_flops_per_s") > 0);
-    assert_true(number(o, "achieved_fraction") > 0 && json_array_size(json_object_get(o, "ops")) >= 8);
+    assert_true(number_of(o, "ttft_s") > 0 && number_of(o, "flops") > 1e9 &&
+                number_of(o, "roof_flops_per_s") > 0);
+    assert_true(number_of(o, "achieved_fraction") > 0 && json_array_size(json_object_get(o, "ops")) >= 8);
     json_decref(o);
     drop(r);
     r = RUN("bench", "decode", MODEL, "--depth", "64", "--tokens", "4", "--runs", "1", "--json");
     expect_code(&r, 0);
     o = json_of(&r);
-    assert_true(number(o, "tokens_per_s") > 0 && number(o, "roof_bytes_per_s") > 0);
+    assert_true(number_of(o, "tokens_per_s") > 0 && number_of(o, "roof_bytes_per_s") > 0);
     json_decref(o);
     drop(r);
 }
@@ -350,8 +326,8 @@ static void kernels_are_timed(void **state) {
     size_t i;
     assert_true(json_array_size(json_object_get(o, "rows")) >= 30);
     json_array_foreach(json_object_get(o, "rows"), i, row) {
-        assert_true(number(row, "time_s") > 0 && number(row, "bytes") > 0);
-        assert_true(number(row, "roof_fraction") > 0 && number(row, "floor_s") > 0);
+        assert_true(number_of(row, "time_s") > 0 && number_of(row, "bytes") > 0);
+        assert_true(number_of(row, "roof_fraction") > 0 && number_of(row, "floor_s") > 0);
     }
     json_decref(o);
     drop(r);
@@ -372,10 +348,10 @@ static void a_synthetic_model_is_timed(void **state) {
                    "--policy", "blocks", "--density", "25%", "--skew", "1.5", "--json");
     expect_code(&r, 0);
     json_t *o = json_of(&r);
-    assert_true(number(o, "ttft_s") > 0 && number(o, "flops") > 1e9 && number(o, "peak_bytes") > 0);
-    assert_true(number(o, "layers") == 2 && number(o, "roof_bytes_per_s") > 0);
-    assert_true(number(o, "routed_skew") > 1.2 && number(o, "routed_skew") < 4);
-    assert_true(number(o, "skew_simulated") > 1.4 && number(o, "skew_simulated") < 1.6);
+    assert_true(number_of(o, "ttft_s") > 0 && number_of(o, "flops") > 1e9 && number_of(o, "peak_bytes") > 0);
+    assert_true(number_of(o, "layers") == 2 && number_of(o, "roof_bytes_per_s") > 0);
+    assert_true(number_of(o, "routed_skew") > 1.2 && number_of(o, "routed_skew") < 4);
+    assert_true(number_of(o, "skew_simulated") > 1.4 && number_of(o, "skew_simulated") < 1.6);
     expect_in(json_string_value(json_object_get(o, "quality")), "not measured");
     assert_true(json_is_string(json_object_get(o, "arithmetic")));
     json_decref(o);
@@ -409,16 +385,6 @@ static void ctrl_c_ends_within_a_step(void **state) {
     drop(r);
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    return remove_tree(folder);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_question_about_a_file_is_answered),
@@ -435,5 +401,5 @@ int main(void) {
         cmocka_unit_test(a_synthetic_model_is_timed),
         cmocka_unit_test(ctrl_c_ends_within_a_step),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

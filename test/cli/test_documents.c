@@ -13,23 +13,11 @@
 #include "cli/documents.h"
 #include "cli/gitignore.h"
 #include "cli/prompt.h"
-#include "support/command.h"
-
-static char root[] = "/tmp/firstlight-test-XXXXXX";
-
-static int make_root(void **state) {
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state) {
-    (void)state;
-    return remove_tree(root);
-}
+#include "support/folder.h"
 
 static const char *in_root(const char *name) {
     static char path[512];
-    snprintf(path, sizeof path, "%s/%s", root, name);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     return path;
 }
 
@@ -38,10 +26,6 @@ static void write_bytes(const char *name, const char *bytes, size_t n_bytes) {
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, n_bytes, file), n_bytes);
     fclose(file);
-}
-
-static void write_text(const char *name, const char *text) {
-    write_bytes(name, text, strlen(text));
 }
 
 static void make_folder(const char *name) {
@@ -146,8 +130,8 @@ static void ignore_rules_of_deeper_folders_win(void **state) {
 static void one_file_is_its_text_and_several_have_headers(void **state) {
     fl_documents d;
     (void)state;
-    write_text("one.txt", "first line\nlast line\n");
-    write_text("two.txt", "no end");
+    text_write("one.txt", "first line\nlast line\n");
+    text_write("two.txt", "no end");
     assert_int_equal(read_one("one.txt", &d), FL_ERR_OK);
     assert_string_equal(d.text, "first line\nlast line\n");
     fl_documents_close(&d);
@@ -171,18 +155,18 @@ static void a_folder_is_walked_as_a_repository(void **state) {
     make_folder("repo/src");
     make_folder("repo/src/deep");
     make_folder("repo/skipped");
-    write_text("repo/.git/config", "secret");
-    write_text("repo/.gitignore", "skipped/\n*.tmp\n");
-    write_text("repo/b.txt", "B\n");
-    write_text("repo/a.txt", "A\n");
-    write_text("repo/x.tmp", "temporary");
-    write_text("repo/skipped/in.txt", "skipped");
+    text_write("repo/.git/config", "secret");
+    text_write("repo/.gitignore", "skipped/\n*.tmp\n");
+    text_write("repo/b.txt", "B\n");
+    text_write("repo/a.txt", "A\n");
+    text_write("repo/x.tmp", "temporary");
+    text_write("repo/skipped/in.txt", "skipped");
     write_bytes("repo/zero.bin", "a\0b", 3);
-    write_text("repo/latin1.txt", "caf\xe9");
-    write_text("repo/src/.gitignore", "!y.tmp\ndeep\n");
-    write_text("repo/src/y.tmp", "Y\n");
-    write_text("repo/src/deep/z.txt", "deep");
-    write_text("outside.txt", "outside");
+    text_write("repo/latin1.txt", "caf\xe9");
+    text_write("repo/src/.gitignore", "!y.tmp\ndeep\n");
+    text_write("repo/src/y.tmp", "Y\n");
+    text_write("repo/src/deep/z.txt", "deep");
+    text_write("outside.txt", "outside");
     assert_int_equal(symlink("../outside.txt", in_root("repo/link.txt")), 0);
     assert_int_equal(symlink("..", in_root("repo/up")), 0);
     assert_int_equal(read_one("repo", &d), FL_ERR_OK);
@@ -251,5 +235,5 @@ int main(void) {
         cmocka_unit_test(folders_without_end_are_refused),
         cmocka_unit_test(the_question_stands_behind_an_empty_line),
     };
-    return cmocka_run_group_tests(tests, make_root, remove_root);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -11,8 +11,9 @@
 #include <cmocka.h>
 
 #include "eval/eval_result.h"
+#include "support/folder.h"
 
-enum { LENGTH = 600, DOCUMENTS = 3, FILE_BYTES = 1 << 16 };
+enum { LENGTH = 600, DOCUMENTS = 3, TEXT_BYTES = 1 << 12 };
 
 static const fl_eval_setting settings[] = {{"model", "spark"}, {"sides", "full; full"}};
 static const int64_t lengths[] = {LENGTH};
@@ -24,21 +25,7 @@ static void open_results(fl_eval_results *out) {
     if (fl_eval_results_open(&grid, out) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
 }
 
-static void write_file(const char *path, const char *text) {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fputs(text, file) < 0, 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void read_file(const char *path, char *text) {
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    size_t n = fread(text, 1, FILE_BYTES - 1, file);
-    text[n] = '\0';
-    fclose(file);
-}
-
+#define FILE_NAME "results"
 #define HEADER                                                                                               \
     "{\"format\":\"firstlight eval 1\",\"settings\":{\"model\":\"spark\",\"sides\":\"full; full\"}}\n"
 #define ROW                                                                                                  \
@@ -49,9 +36,12 @@ static void read_file(const char *path, char *text) {
 #define COSTS "\"costs\":[[0.5,10,20,1],[0.25,10,20,1]]"
 #define LINE  "{\"length\":600,\"task\":\"ruler_niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n"
 
-static fl_err open_text(const char *path, const char *text, fl_eval_results *results) {
+/* Opens the folder's one file with this text in it. */
+static fl_err open_text(const char *text, fl_eval_results *results) {
     fl_eval_resume *resume = NULL;
-    write_file(path, text);
+    char path[64];
+    snprintf(path, sizeof path, "%s/" FILE_NAME, folder);
+    text_write(FILE_NAME, text);
     open_results(results);
     fl_err err = fl_eval_resume_open(path, settings, 2, results, &resume);
     fl_eval_resume_close(resume);
@@ -60,15 +50,13 @@ static fl_err open_text(const char *path, const char *text, fl_eval_results *res
 
 static void a_good_file_is_read(void **state) {
     (void)state;
-    char path[] = "/tmp/fl_paired_XXXXXX";
-    static char text[FILE_BYTES];
+    static char text[TEXT_BYTES];
     fl_eval_results results;
-    close(mkstemp(path));
     /* A document outside the grid stays in the file, half a line does not. */
     const char *outside =
         "{\"length\":700,\"task\":\"ruler_niah_single_1\",\"index\":1,\"rows\":[" ROW "]," COSTS "}\n";
     snprintf(text, sizeof text, "%s%s%s%s", HEADER, LINE, outside, "{\"length\":6");
-    if (open_text(path, text, &results) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
+    if (open_text(text, &results) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
     assert_null(results.items[0].rows);
     assert_int_equal(results.items[1].n_rows, 1);
     const fl_eval_row *row = &results.items[1].rows[0];
@@ -78,9 +66,9 @@ static void a_good_file_is_read(void **state) {
     assert_true(row->sides[1].nll == 1.5 && row->sides[1].kl == 0.25 && !row->sides[1].exact);
     assert_true(results.items[1].costs[1].prefill_s == 0.25 && results.items[1].costs[0].cached_tokens == 20);
     fl_eval_results_close(&results);
-    read_file(path, text);
-    assert_int_equal(strlen(text), strlen(HEADER) + strlen(LINE) + strlen(outside));
-    unlink(path);
+    char *after = text_read(FILE_NAME);
+    assert_int_equal(strlen(after), strlen(HEADER) + strlen(LINE) + strlen(outside));
+    free(after);
 }
 
 static void other_files_are_refused(void **state) {
@@ -108,19 +96,16 @@ static void other_files_are_refused(void **state) {
         {HEADER LINE LINE, FL_ERR_DATA, "line 3: this document was there already"},
         {HEADER "{\"length\":600,\"length\":600}\n", FL_ERR_DATA, "line 2"},
     };
-    char path[] = "/tmp/fl_paired_XXXXXX";
-    static char after[FILE_BYTES];
     fl_eval_results results;
-    close(mkstemp(path));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        fl_err err = open_text(path, bad[i].text, &results);
+        fl_err err = open_text(bad[i].text, &results);
         if (err != bad[i].err || !strstr(fl_err_detail(), bad[i].says))
             fail_msg("case %zu: %d, '%s' does not say '%s'", i, err, fl_err_detail(), bad[i].says);
         fl_eval_results_close(&results);
-        read_file(path, after);
+        char *after = text_read(FILE_NAME);
         assert_string_equal(after, bad[i].text); /* a file that is refused is left alone */
+        free(after);
     }
-    unlink(path);
 }
 
 /* Every field of a good line, made bad in turn. */
@@ -157,22 +142,19 @@ static void bad_fields_are_refused(void **state) {
         {"[0.5,10,20,1]", "[0.5,10,20,-1]"},
         {",\"costs\":", ",\"other\":"},
     };
-    char path[] = "/tmp/fl_paired_XXXXXX";
-    static char text[FILE_BYTES];
+    static char text[TEXT_BYTES];
     fl_eval_results results;
-    close(mkstemp(path));
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         const char *at = strstr(LINE, edits[i][0]);
         assert_non_null(at);
         snprintf(text, sizeof text, "%s%.*s%s%s", HEADER, (int)(strlen(LINE) - strlen(at)), LINE, edits[i][1],
                  at + strlen(edits[i][0]));
-        fl_err err = open_text(path, text, &results);
+        fl_err err = open_text(text, &results);
         if (err != FL_ERR_DATA || !strstr(fl_err_detail(), "line 2"))
             fail_msg("%s: %d, '%s'", edits[i][1], err, fl_err_detail());
         for (int32_t r = 0; r < results.n; r++) assert_null(results.items[r].rows);
         fl_eval_results_close(&results);
     }
-    unlink(path);
 }
 
 static void a_grid_has_limits(void **state) {
@@ -198,5 +180,5 @@ int main(void) {
         cmocka_unit_test(bad_fields_are_refused),
         cmocka_unit_test(a_grid_has_limits),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

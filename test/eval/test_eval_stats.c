@@ -222,9 +222,13 @@ static const fl_eval_about about = {
     .documents = "a test",
     .difficulty = 0.5,
     .n_segments = 4,
-    .sides = {{.spec = "full", .policy = "full", .kv_dtype = "bf16", .block_density = 1},
-              {.spec = "same", .policy = "full", .kv_dtype = "bf16", .block_density = 1},
-              {.spec = "half & half", .policy = "blocks", .kv_dtype = "bf16", .block_density = 0.25}}};
+    .sides = {{.spec = "full", .policy = "full", .kv_dtype = "bf16", .backend = "avx2", .block_density = 1},
+              {.spec = "same", .policy = "full", .kv_dtype = "bf16", .backend = "avx2", .block_density = 1},
+              {.spec = "half & half",
+               .policy = "blocks",
+               .kv_dtype = "bf16",
+               .backend = "avx2",
+               .block_density = 0.25}}};
 
 static void a_report_counts_what_the_baseline_can_do(void **state) {
     (void)state;
@@ -403,7 +407,7 @@ static void variants_are_read(void **state) {
     fl_settings_default(&s);
     assert_int_equal(
         fl_eval_variant_parse("  policy=blocks:alpha=0.1,window=1k kv=int4   tail=sparse rope=two-path "
-                              "rope-factor=4 calibration=none force-positions=1 ",
+                              "rope-factor=4 calibration=none force-positions=1 backend=avx2 ",
                               &v),
         FL_ERR_OK);
     fl_eval_variant_apply(&v, &s);
@@ -412,10 +416,11 @@ static void variants_are_read(void **state) {
     assert_string_equal(s.tail, "sparse");
     assert_string_equal(s.rope, "two-path");
     assert_string_equal(s.calibration, "");
+    assert_string_equal(s.backend, "avx2");
     assert_true(s.rope_factor == 4 && s.force_positions);
     assert_string_equal(v.spec,
                         "policy=blocks:alpha=0.1,window=1k kv=int4 tail=sparse rope=two-path rope-factor=4 "
-                        "calibration=none force-positions=1");
+                        "calibration=none force-positions=1 backend=avx2");
     fl_eval_variant_close(&v);
     assert_int_equal(fl_eval_variant_parse("blocks:alpha=0.1 kv=fp8", &v), FL_ERR_OK);
     assert_string_equal(v.policy, "blocks:alpha=0.1");
@@ -432,7 +437,8 @@ static void variants_are_read(void **state) {
                                       "rope-factor=x",
                                       "rope-factor=nan",
                                       "force-positions=yes",
-                                      "kv=a kv=b"};
+                                      "kv=a kv=b",
+                                      "backend=a backend=b"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (fl_eval_variant_parse(bad[i], &v) != FL_ERR_INVALID) fail_msg("'%s' was read", bad[i]);
 }

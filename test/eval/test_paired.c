@@ -14,8 +14,9 @@
 
 #include "eval/haystack.h"
 #include "eval/paired.h"
+#include "support/folder.h"
 
-enum { END_TOKEN = 1, LENGTH = 600, DOCUMENTS = 2, FILE_BYTES = 1 << 16 };
+enum { END_TOKEN = 1, LENGTH = 600, DOCUMENTS = 2 };
 
 static fl_engine *engine;
 
@@ -190,21 +191,6 @@ static void open_results(fl_eval_results *out) {
     if (fl_eval_results_open(&grid, out) != FL_ERR_OK) fail_msg("%s", fl_err_detail());
 }
 
-static void write_file(const char *path, const char *text) {
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fputs(text, file) < 0, 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void read_file(const char *path, char *text) {
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    size_t n = fread(text, 1, FILE_BYTES - 1, file);
-    text[n] = '\0';
-    fclose(file);
-}
-
 typedef struct counting {
     int64_t calls;
     double last;
@@ -270,18 +256,17 @@ static void assert_same_rows(const fl_eval_results *a, const fl_eval_results *b)
 
 static void a_stopped_run_goes_on_to_the_same_end(void **state) {
     (void)state;
-    char folder[] = "/tmp/fl_paired_XXXXXX", whole_path[64], cut_path[64];
-    static char whole[FILE_BYTES], cut[FILE_BYTES];
+    char whole_path[64], cut_path[64];
     fl_eval_results once, again, third;
-    assert_non_null(mkdtemp(folder));
     snprintf(whole_path, sizeof whole_path, "%s/whole", folder);
     snprintf(cut_path, sizeof cut_path, "%s/cut", folder);
     assert_true(run(whole_path, &once) > 0);
-    read_file(whole_path, whole);
+    char *whole = text_read("whole");
     /* Killed in the middle of its second document's line. */
     char *second = strchr(strchr(whole, '\n') + 1, '\n') + 1;
-    snprintf(cut, sizeof cut, "%.*s", (int)(second - whole) + 40, whole);
-    write_file(cut_path, cut);
+    second[40] = '\0';
+    text_write("cut", whole);
+    free(whole);
     assert_true(run(cut_path, &again) > 0);
     assert_same_rows(&once, &again);
     assert_true(once.items[0].costs[0].prefill_s == again.items[0].costs[0].prefill_s); /* from the file */
@@ -292,9 +277,6 @@ static void a_stopped_run_goes_on_to_the_same_end(void **state) {
     fl_eval_results_close(&once);
     fl_eval_results_close(&again);
     fl_eval_results_close(&third);
-    unlink(whole_path);
-    unlink(cut_path);
-    rmdir(folder);
 }
 
 int main(void) {
@@ -303,7 +285,7 @@ int main(void) {
         cmocka_unit_test(the_nll_is_that_of_the_tokens_as_generated),
         cmocka_unit_test(equal_sides_give_equal_bits),
         cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(a_stopped_run_goes_on_to_the_same_end),
+        cmocka_unit_test_setup_teardown(a_stopped_run_goes_on_to_the_same_end, folder_make, folder_remove),
     };
     return cmocka_run_group_tests(tests, open_shared, close_shared);
 }

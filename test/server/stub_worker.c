@@ -9,7 +9,8 @@
  *   --cost S       predicted prefill seconds of 1,024 tokens (default 0.01)
  *   --fail-load N  loading fails with the error code -N
  *   --crash N, --exit N, --garble N, --quiet N, --stray N, --stuck N   after N tokens in all: abort, exit with code 69,
- *                  write what is no message, say nothing more, send an event of no request, make no more tokens */
+ *                  write what is no message, say nothing more, send an event of no request, make no more tokens
+ *   --graph-fault N   after N tokens in all: no more graphs are made */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ static const double PROGRESS_S = 0.1, LOAD_S = 0.25;
 
 typedef struct options {
     double rate, ttft_s, load_s, cost_s;
-    long ctx, fail_load, crash, exit, garble, quiet, stray, stuck; /* 0 = no */
+    long ctx, fail_load, crash, exit, garble, quiet, stray, stuck, graph_fault; /* 0 = no */
 } options;
 
 typedef struct stream {
@@ -69,6 +70,10 @@ static void tell_load(void) {
     (void)fl_wire_put_load(&out, &l, &meters);
 }
 
+static bool graphs_failed(void) {
+    return o.graph_fault > 0 && n_tokens >= o.graph_fault;
+}
+
 static void tell_ready(void) {
     const fl_engine_info info = {.model_type = "stub",
                                  .backend = "stub",
@@ -78,6 +83,8 @@ static void tell_ready(void) {
                                  .n_vocab = 1 << 20,
                                  .bos_token = -1,
                                  .policy = "full",
+                                 .graph_warning = graphs_failed() ? "the stub was told to" : NULL,
+                                 .graph_outside = graphs_failed() ? "a step of the stub" : NULL,
                                  .block_density = 1};
     (void)fl_wire_put_ready(&out, &info);
 }
@@ -219,10 +226,19 @@ static void set(const char *name, const char *value) {
         const char *name;
         double *real;
         long *whole;
-    } all[] = {{"--rate", &o.rate, NULL},   {"--ttft", &o.ttft_s, NULL}, {"--load", &o.load_s, NULL},
-               {"--cost", &o.cost_s, NULL}, {"--ctx", NULL, &o.ctx},     {"--fail-load", NULL, &o.fail_load},
-               {"--crash", NULL, &o.crash}, {"--exit", NULL, &o.exit},   {"--garble", NULL, &o.garble},
-               {"--quiet", NULL, &o.quiet}, {"--stray", NULL, &o.stray}, {"--stuck", NULL, &o.stuck}};
+    } all[] = {{"--rate", &o.rate, NULL},
+               {"--ttft", &o.ttft_s, NULL},
+               {"--load", &o.load_s, NULL},
+               {"--cost", &o.cost_s, NULL},
+               {"--ctx", NULL, &o.ctx},
+               {"--fail-load", NULL, &o.fail_load},
+               {"--crash", NULL, &o.crash},
+               {"--exit", NULL, &o.exit},
+               {"--garble", NULL, &o.garble},
+               {"--quiet", NULL, &o.quiet},
+               {"--stray", NULL, &o.stray},
+               {"--stuck", NULL, &o.stuck},
+               {"--graph-fault", NULL, &o.graph_fault}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(all[i].name, name) != 0) continue;
         if (all[i].real) *all[i].real = strtod(value, NULL);
@@ -246,6 +262,7 @@ int main(int argc, char **argv) {
         if (now_s - load_s >= LOAD_S) {
             load_s = now_s;
             tell_load();
+            if (graphs_failed()) tell_ready();
         }
         send_all();
     }

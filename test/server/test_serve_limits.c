@@ -413,8 +413,35 @@ static void one_connection_serves_many(void **state) {
     fl_serve_close(server);
 }
 
+/* The log names a fault of the graphs once, however often the worker is asked. */
+static void graphs_that_stop_are_logged_once(void **state) {
+    static const char *const faulty[] = {FL_STUB_WORKER, "--rate", "500", "--graph-fault", "3", NULL};
+    fl_serve_options o;
+    char log[65536];
+    int ends[2];
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    stub_options(&o, faulty);
+    o.log_fd = ends[1];
+    o.log_json = true;
+    fl_serve *s = stub_serve(&o);
+    reply r = http_post(fl_serve_port(s), "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":400}");
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    fl_serve_close(s);
+    close(ends[1]);
+    ssize_t n = 0, more;
+    while ((more = read(ends[0], log + n, sizeof log - 1 - (size_t)n)) > 0) n += more;
+    close(ends[0]);
+    log[n] = 0;
+    const char *warning = strstr(log, "\"graphs_stopped\""), *note = strstr(log, "\"graphs_outside\"");
+    assert_true(warning && strstr(warning, "the stub was told to") && !strstr(warning + 2, "graphs_stopped"));
+    assert_true(note && strstr(note, "a step of the stub") && !strstr(note + 2, "graphs_outside"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(graphs_that_stop_are_logged_once),
         cmocka_unit_test(keys_are_asked_for_everywhere_but_health),
         cmocka_unit_test(names_of_others_are_refused),
         cmocka_unit_test(bad_keys_do_not_start),
