@@ -208,6 +208,7 @@ static fl_err run_staged(const fl_weights *weights, fl_stage *stage, int64_t mar
     const fl_graph_shape shape = {.rows = step->rows,
                                   .document_rows = step->n_document > 0 ? step->seqs[0].n_rows : 0,
                                   .document_pos = step->n_document > 0 ? step->seqs[0].pos : 0,
+                                  .known_means = step->means.n_known,
                                   .n_seqs = step->n_seqs,
                                   .n_logit_rows = fl_step_logit_rows(step),
                                   .ceiling = stage->ceiling,

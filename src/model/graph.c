@@ -12,8 +12,8 @@ enum {
     DOCUMENT_STEP = 128,
     TAIL_STEP = 8,
     TAIL_STEP_BEHIND = 64, /* of a tail behind document rows, beside which it weighs little */
-    IDLE_STEPS = 32 * FL_GRAPHS_MAX,
-    IDLE_STEPS_PLAIN = 4 * FL_GRAPHS_MAX /* of a shape that was seen once */
+    IDLE_STEPS = 64 * FL_GRAPHS_MAX,
+    IDLE_STEPS_PLAIN = 8 * FL_GRAPHS_MAX /* of a shape that was seen once */
 };
 
 /* On a layer of so many FLOPs a device works far longer than the host issues its ops, about 0.2 ms: a recording gains
@@ -139,25 +139,30 @@ uint8_t *fl_graphs_host(const fl_graphs *g, int64_t *bytes) {
 
 static bool is_same(const fl_graph_shape *a, const fl_graph_shape *b) {
     return a->rows == b->rows && a->document_rows == b->document_rows && a->document_pos == b->document_pos &&
-           a->n_seqs == b->n_seqs && a->n_logit_rows == b->n_logit_rows && a->ceiling == b->ceiling &&
-           a->arena_bytes == b->arena_bytes;
+           a->n_seqs == b->n_seqs && a->known_means == b->known_means && a->n_logit_rows == b->n_logit_rows &&
+           a->ceiling == b->ceiling && a->arena_bytes == b->arena_bytes;
+}
+
+static bool is_decode(const fl_graph_shape *shape) {
+    return shape->n_seqs == shape->rows;
 }
 
 /* An entry is kept for so many steps after its last use: more shapes than there are entries would otherwise drive one
- * another out, and making a recording takes as long as many steps. */
-static int64_t kept_for(const entry *e) {
-    return e->recording ? IDLE_STEPS : IDLE_STEPS_PLAIN;
+ * another out, and making a recording takes as long as many steps. Answers come back a thousand times as often as a
+ * prompt's piece: theirs may take the place of any of a prompt. */
+static bool is_free(const fl_graphs *g, const entry *e, const fl_graph_shape *for_shape) {
+    int64_t kept = e->recording ? IDLE_STEPS : IDLE_STEPS_PLAIN;
+    return e->last_use == 0 || (is_decode(for_shape) && !is_decode(&e->shape)) ||
+           g->clock - e->last_use >= kept;
 }
 
-/* The shape's entry; a new one takes the place of a free one or of the one not used for longest. NULL: all are in
- * use. */
+/* The shape's entry; a new one takes the place of the free one not used for longest. NULL: all are in use. */
 static entry *find(fl_graphs *g, const fl_graph_shape *shape) {
     entry *oldest = NULL;
     for (int32_t i = 0; i < FL_GRAPHS_MAX; i++) {
         entry *e = &g->list[i];
         if (e->last_use > 0 && is_same(&e->shape, shape)) return e;
-        bool idle = e->last_use == 0 || g->clock - e->last_use >= kept_for(e);
-        if (idle && (!oldest || e->last_use < oldest->last_use)) oldest = e;
+        if (is_free(g, e, shape) && (!oldest || e->last_use < oldest->last_use)) oldest = e;
     }
     if (!oldest) return NULL;
     drop(g, oldest);

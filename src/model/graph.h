@@ -17,7 +17,7 @@ enum {
     FL_GRAPH_TAIL_ROWS_MAX = 256,
     FL_GRAPH_TOKENS_MAX =
         65536, /* a piece of a prompt and what is beside it end before: attn_absorbed's tasks are one split there */
-    FL_GRAPHS_MAX = 128 /* recordings kept; of those not used for some thousand steps the oldest go first */
+    FL_GRAPHS_MAX = 64 /* recordings kept; of those not used for some thousand steps the oldest go first */
 };
 
 typedef struct fl_graphs_info {
@@ -75,6 +75,7 @@ uint8_t *fl_graphs_host(const fl_graphs *graphs, int64_t *bytes);
 /* What is the same in all steps that a recording serves. */
 typedef struct fl_graph_shape {
     int32_t rows, document_rows, document_pos, n_seqs, n_logit_rows, ceiling;
+    int32_t known_means; /* blocks whose means were kept (model/kept_means.h): they are not made again */
     int64_t arena_bytes; /* in use before the step */
 } fl_graph_shape;
 

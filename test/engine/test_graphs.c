@@ -78,9 +78,28 @@ static void run_shape(fl_engine *e, const fl_graph_shape *shape, int32_t times, 
         assert_int_equal(fl_graphs_run(e->graphs, shape, issue_nothing, n_issued), FL_ERR_OK);
 }
 
+/* A step behind its own prompt's has means of the blocks before it, one behind a cached part has to make them. */
+static void a_step_that_has_means_is_another_shape(void **state) {
+    (void)state;
+    fl_graph_shape makes = {.rows = 128, .document_rows = 128, .document_pos = 256, .n_seqs = 1}, has = makes;
+    int32_t n_issued = 0;
+    fl_engine *e = open_fake();
+    become_device(e);
+    has.known_means = 4;
+    run_shape(e, &has, 3, &n_issued);
+    assert_int_equal(n_issued, 2);
+    run_shape(e, &makes, 3, &n_issued);
+    assert_int_equal(n_issued, 4);
+    makes.document_pos = 320;
+    run_shape(e, &makes, 1, &n_issued);
+    assert_int_equal(n_issued, 5);
+    fl_engine_close(e);
+}
+
 static void the_longest_unused_recording_goes_first(void **state) {
     (void)state;
-    fl_graph_shape shape = {.rows = 1, .n_seqs = 1, .n_logit_rows = 1}, more = {.rows = 2, .n_seqs = 2};
+    fl_graph_shape shape = {.rows = 1, .n_seqs = 1, .n_logit_rows = 1}, more = {.rows = 2, .n_seqs = 2},
+                   piece = {.rows = 64, .n_seqs = 1};
     int32_t n_issued = 0;
     fl_engine *e = open_fake();
     become_device(e);
@@ -91,7 +110,7 @@ static void the_longest_unused_recording_goes_first(void **state) {
     run_shape(e, &more, 3, &n_issued); /* all others are in use: plainly */
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 3);
     shape.ceiling = 0;
-    run_shape(e, &shape, 32 * FL_GRAPHS_MAX, &n_issued);
+    run_shape(e, &shape, 64 * FL_GRAPHS_MAX, &n_issued);
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 3);
     run_shape(e, &more, 3, &n_issued); /* in place of the second */
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 5);
@@ -101,6 +120,15 @@ static void the_longest_unused_recording_goes_first(void **state) {
     shape.ceiling = 1;
     run_shape(e, &shape, 1, &n_issued);
     assert_int_equal(n_issued, 2 * FL_GRAPHS_MAX + 6);
+    shape.ceiling = 0;
+    run_shape(e, &shape, 64 * FL_GRAPHS_MAX, &n_issued);
+    for (piece.ceiling = 0; piece.ceiling < FL_GRAPHS_MAX - 1; piece.ceiling++)
+        run_shape(e, &piece, 2, &n_issued);
+    run_shape(e, &piece, 3, &n_issued); /* no room for one more */
+    assert_int_equal(n_issued, 4 * FL_GRAPHS_MAX + 7);
+    shape.ceiling = 2;
+    run_shape(e, &shape, 3, &n_issued); /* but for answers */
+    assert_int_equal(n_issued, 4 * FL_GRAPHS_MAX + 9);
     fl_engine_close(e);
 }
 
@@ -226,6 +254,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_give_the_bits_of_plain_steps),
         cmocka_unit_test(a_step_that_cannot_be_recorded_runs_plainly),
+        cmocka_unit_test(a_step_that_has_means_is_another_shape),
         cmocka_unit_test(the_longest_unused_recording_goes_first),
         cmocka_unit_test(ceilings_leave_an_eighth_at_most),
         cmocka_unit_test(the_check_of_one_shape_finds_the_same_bits),
