@@ -146,11 +146,26 @@ FL_DEVICE uint32_t fl_cluster_rank(void) {
     return rank;
 }
 
-/* All threads of all blocks of the cluster. */
+/* The two halves of fl_cluster_sync. */
+FL_DEVICE void fl_cluster_arrive(void) {
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+FL_DEVICE void fl_cluster_wait(void) {
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* All threads of all blocks of the cluster; those that have left count as there. */
 FL_DEVICE void fl_cluster_sync(void) {
-    asm volatile("barrier.cluster.arrive.release;\n"
-                 "barrier.cluster.wait.acquire;" ::
-                     : "memory");
+    fl_cluster_arrive();
+    fl_cluster_wait();
+}
+
+/* The same place in the shared memory of block `rank`, which must have begun: behind a barrier of the cluster. */
+template <class T> FL_DEVICE T *fl_cluster_at(T *shared, int32_t rank) {
+    T *there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
+    return there;
 }
 
 /* Arrives at the same barrier of the block `rank`, which may be this one: this warp has read what lay in shared

@@ -1,103 +1,103 @@
 /* sample, CUDA. Grid: a cluster of 8 blocks a row, each with an eighth of its ids in shared memory, which is read from
  * memory once. Block: 512 threads, two blocks a multiprocessor at 129,280 ids.
  *
- * No sort of the vocabulary: block 0 leads. What is looked for is a sum of weights in the order of tokens (top_p's, the
- * drawn one), or a rank (top_k's). Mostly it lies among the head, tokens of at least a thousandth of the best one's
- * weight: these are sorted. Where it does not, or where the head is more than a list holds, all weights are added up in
- * 1,024 bins of depth; one of them holds it, whose tokens are gathered and sorted. More than fit are cut into bins
- * again, by the bits of their logits, until they do or are all equal.
+ * No sort of the vocabulary: all blocks add up weights and list their tokens of the head, and send both to block 0,
+ * which sorts the list and finds what is looked for in it: a sum of weights in the order of tokens (top_p's, the drawn
+ * one) or a rank (top_k's, the alternatives). The head is what lies above some of the largest logits of 128 groups of
+ * tokens, at least as many as are asked for; where it ends is known before any token is looked at again. All blocks
+ * know from the sums whether it is enough, and leave: the next row takes their places while block 0 sorts.
+ * Where it is not, all weights are added up in 1,024 bins of depth, at once where the row looks flat; one of them holds
+ * what is looked for, whose tokens are listed. More than fit are cut into bins again, by the bits of their logits,
+ * until they do or are all equal.
  * Bound by the latency of these passes for a row, by the arithmetic of the weights for 64. */
 #include "op/sample/sample_lead.cuh"
 
 /* ---- the row --------------------------------------------------------------------------------------------------- */
 
-/* Of the tokens that a thread has loaded: the first in order, and the smallest id that is not finite. */
-typedef struct loaded {
-    uint64_t best;
-    int32_t bad;
-} loaded;
+/* Quads of ids that a thread has in flight while a row is read. */
+enum { LOADS = 8 };
 
-FL_DEVICE void look_at(float value, int32_t id, loaded *found) {
-    found->best = max(found->best, entry_of(value, id));
-    if (!(fabsf(value) < INFINITY)) found->bad = min(found->bad, id);
+/* Of the tokens of a thread: every THREADS'th quad. */
+typedef struct seen {
+    float best;
+    int32_t at; /* the first quad that holds it */
+    float odd;  /* NaN: a logit is not finite */
+} seen;
+
+FL_DEVICE float largest_of(float4 quad) {
+    return fmaxf(fmaxf(quad.x, quad.y), fmaxf(quad.z, quad.w));
+}
+
+FL_DEVICE void look_at(float4 quad, int32_t at, seen *s) {
+    float largest = largest_of(quad);
+    if (largest > s->best) s->at = at;
+    s->best = fmaxf(s->best, largest);
 }
 
 /* The block's share, into shared memory. */
-FL_DEVICE loaded load(part *c) {
-    const float *from = c->p->logits + (int64_t)(blockIdx.x / BLOCKS) * c->p->stride + c->first;
-    int32_t quads = c->p->wide ? c->n / 4 : 0;
-    loaded found = {0, INT32_MAX};
-#pragma unroll 8
-    for (int32_t i = threadIdx.x; i < quads; i += THREADS) {
-        float4 quad = __ldg((const float4 *)from + i);
-        ((float4 *)c->values)[i] = quad;
-        look_at(quad.x, c->first + 4 * i, &found);
-        look_at(quad.y, c->first + 4 * i + 1, &found);
-        look_at(quad.z, c->first + 4 * i + 2, &found);
-        look_at(quad.w, c->first + 4 * i + 3, &found);
-    }
-    for (int32_t i = 4 * quads + threadIdx.x; i < c->n; i += THREADS) {
-        float value = __ldg(from + i);
-        c->values[i] = value;
-        look_at(value, c->first + i, &found);
-    }
-    return found;
-}
-
-/* This thread's first token of those behind `limit`. */
-FL_DEVICE uint64_t best_below(const part &c, uint64_t limit) {
-    uint64_t best = 0;
-    for (int32_t i = threadIdx.x; i < c.n; i += THREADS) {
-        uint64_t entry = entry_of(c.values[i], c.first + i);
-        if (entry < limit) best = max(best, entry);
-    }
-    return best;
-}
-
-/* The first token of the row, of all blocks, which all find; `best` is this thread's. `slot` of post.best is used
- * once. */
-FL_DEVICE uint64_t find_best(part *c, int32_t slot, uint64_t best) {
-    best = block_max(c, best);
-    if (threadIdx.x == 0) c->shared->best[slot] = best;
-    fl_cluster_sync();
-    for (int32_t i = 0; i < BLOCKS; i++) best = max(best, *at_rank(&c->shared->best[slot], i));
-    return best;
-}
-
-/* The first token behind `limit` of those that lane `of` of this warp walks, by all lanes. */
-FL_DEVICE uint64_t best_of_lane_below(const part &c, int32_t of, uint64_t limit) {
-    uint64_t best = 0;
-    int32_t lane = threadIdx.x % 32;
-    for (int32_t i = (int32_t)threadIdx.x - lane + of + lane * THREADS; i < c.n; i += 32 * THREADS) {
-        uint64_t entry = entry_of(c.values[i], c.first + i);
-        if (entry < limit) best = max(best, entry);
-    }
+FL_DEVICE seen load(const part &c) {
+    const float *from = c.logits;
+    int32_t whole = c.wide ? c.n / 4 : 0, at = threadIdx.x;
+    seen s = {-INFINITY, 0, 0};
+    for (; at - (int32_t)threadIdx.x < whole; at += LOADS * THREADS) {
+        float4 quad[LOADS];
 #pragma unroll
-    for (int32_t step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0u, best, step));
-    return best;
-}
-
-/* The block's first tokens in order. */
-FL_DEVICE void find_top(part *c) {
-    if (c->how->n_top == 0) return;
-    uint64_t mine = best_below(*c, UINT64_MAX);
-    for (int32_t i = 0; i < c->how->n_top; i++) {
-        uint64_t best = block_max(c, mine);
-        if (threadIdx.x == 0) c->shared->top[i] = best;
-        uint32_t owner = __ballot_sync(~0u, mine == best && best > 0);
-        if (owner == 0) continue;
-        int32_t of = __ffs((int32_t)owner) - 1;
-        uint64_t next = best_of_lane_below(*c, of, best);
-        if ((int32_t)(threadIdx.x % 32) == of) mine = next;
+        for (int32_t k = 0; k < LOADS; k++)
+            if (at + k * THREADS < whole) quad[k] = __ldg((const float4 *)from + at + k * THREADS);
+#pragma unroll
+        for (int32_t k = 0; k < LOADS; k++) {
+            if (at + k * THREADS >= whole) continue;
+            quads_here()[at + k * THREADS] = quad[k];
+            look_at(quad[k], at + k * THREADS, &s);
+            s.odd = fmaf(quad[k].x, 0.0f, fmaf(quad[k].y, 0.0f, s.odd));
+            s.odd = fmaf(quad[k].z, 0.0f, fmaf(quad[k].w, 0.0f, s.odd));
+        }
     }
+    at = whole / THREADS * THREADS + (int32_t)threadIdx.x;
+    for (at += at < whole ? THREADS : 0; at < c.quads; at += THREADS) {
+        for (int32_t i = 4 * at; i < 4 * at + 4; i++) {
+            values_here()[i] = i < c.n ? __ldg(from + i) : -INFINITY;
+            if (i < c.n) s.odd = fmaf(values_here()[i], 0.0f, s.odd);
+        }
+        look_at(quads_here()[at], at, &s);
+    }
+    return s;
 }
 
-FL_DEVICE uint64_t sum_plain(part *c, float best) {
-    uint64_t sum = 0;
-#pragma unroll 4
-    for (int32_t i = threadIdx.x; i < c->n; i += THREADS)
-        sum += fl_sample_weight(fl_sample_depth(c->values[i], best, FL_SAMPLE_LOG2E));
-    return block_sum(c, sum);
+/* Of the row as it is in shared memory. */
+FL_DEVICE seen look_again(const part &c) {
+    seen s = {-INFINITY, 0, 0};
+    for (int32_t at = threadIdx.x; at < c.quads; at += THREADS) look_at(quads_here()[at], at, &s);
+    return s;
+}
+
+/* The block's list is empty. Behind it, a barrier. */
+FL_DEVICE void begin_list(void) {
+    post *shared = post_here();
+    if (threadIdx.x != 0) return;
+    shared->n_own = shared->own_high = shared->n_collected = 0;
+    shared->own_low = UINT32_MAX;
+    shared->own_first = INT32_MAX;
+}
+
+/* The key of the row's largest logit; UINT32_MAX: one is not finite. */
+FL_DEVICE uint32_t tell_best(const part &c, const seen &s) {
+    int32_t lane = threadIdx.x % 32, group = c.rank * WARPS + (int32_t)threadIdx.x / 32;
+    uint32_t best = 0, key = __reduce_max_sync(~0u, s.odd == 0 ? key_of(s.best) : UINT32_MAX);
+    if (lane < BLOCKS) *fl_cluster_at(&post_here()->best[group], lane) = key;
+    begin_list();
+    fl_cluster_sync();
+#pragma unroll
+    for (int32_t i = lane; i < GROUPS; i += 32) best = max(best, post_here()->best[i]);
+    return __reduce_max_sync(~0u, best);
+}
+
+/* The block's smallest id whose logit is `best`, the row's largest. */
+FL_DEVICE void find_first(const part &c, const seen &s, float best) {
+    if (s.best != best) return;
+    const float4 quad = quads_here()[s.at];
+    int32_t j = quad.x == best ? 0 : quad.y == best ? 1 : quad.z == best ? 2 : 3;
+    atomicMin(&post_here()->own_first, c.first + 4 * s.at + j);
 }
 
 FL_DEVICE bool is_changed(const fl_sample_row &how) {
@@ -105,289 +105,412 @@ FL_DEVICE bool is_changed(const fl_sample_row &how) {
 }
 
 /* Penalties, biases, bans: in this order, each token by one thread. */
-FL_DEVICE void adjust(part *c, bool banned) {
-    const fl_sample_row &how = *c->how;
-    const fl_sample_mark *marks = (const fl_sample_mark *)(c->p->lists + how.marks_at);
-    const fl_logit_bias *biases = (const fl_logit_bias *)(c->p->lists + how.biases_at);
-    const int32_t *bans = (const int32_t *)(c->p->lists + how.banned_at);
-    const uint64_t *allowed = (const uint64_t *)(c->p->lists + how.allowed_at) + c->first / 64;
+FL_DEVICE void adjust(const part &c, bool banned) {
+    const fl_sample_row &how = how_here();
+    const fl_sample_mark *marks = (const fl_sample_mark *)(c.lists + how.marks_at);
+    const fl_logit_bias *biases = (const fl_logit_bias *)(c.lists + how.biases_at);
+    const int32_t *bans = (const int32_t *)(c.lists + how.banned_at);
+    const uint64_t *allowed = (const uint64_t *)(c.lists + how.allowed_at) + c.first / 64;
     __syncthreads();
     for (int32_t i = threadIdx.x; i < how.n_marks; i += THREADS) {
-        int32_t at = marks[i].token - c->first;
-        if (at >= 0 && at < c->n) c->values[at] = fl_sample_penalised(c->values[at], &how, marks[i].count);
+        int32_t at = marks[i].token - c.first;
+        if (at >= 0 && at < c.n)
+            values_here()[at] = fl_sample_penalised(values_here()[at], &how, marks[i].count);
     }
     __syncthreads();
     for (int32_t i = threadIdx.x; i < how.n_biases; i += THREADS) {
-        int32_t at = biases[i].token - c->first;
-        if (at >= 0 && at < c->n) c->values[at] = __fadd_rn(c->values[at], biases[i].bias);
+        int32_t at = biases[i].token - c.first;
+        if (at >= 0 && at < c.n) values_here()[at] = __fadd_rn(values_here()[at], biases[i].bias);
     }
     __syncthreads();
     for (int32_t i = threadIdx.x; banned && i < how.n_banned; i += THREADS) {
-        int32_t at = bans[i] - c->first;
-        if (at >= 0 && at < c->n) c->values[at] = -INFINITY;
+        int32_t at = bans[i] - c.first;
+        if (at >= 0 && at < c.n) values_here()[at] = -INFINITY;
     }
-    for (int32_t i = threadIdx.x; how.allowed_at >= 0 && i < c->n; i += THREADS)
-        if (!(allowed[i / 64] >> i % 64 & 1)) c->values[i] = -INFINITY;
+    for (int32_t i = threadIdx.x; how.allowed_at >= 0 && i < c.n; i += THREADS)
+        if (!(allowed[i / 64] >> i % 64 & 1)) values_here()[i] = -INFINITY;
     __syncthreads();
 }
 
 /* ---- bins ------------------------------------------------------------------------------------------------------ */
 
-FL_DEVICE void clear_bins(const part &c) {
-    for (int32_t i = threadIdx.x; i < 3 * BINS; i += THREADS) c.low[i] = 0; /* low, high and many in a row */
-    __syncthreads();
-}
-
-FL_DEVICE void add_to_bin(const part &c, int32_t bin, uint64_t weight) {
-    uint32_t low = (uint32_t)weight, before = atomicAdd(&c.low[bin], low);
-    uint32_t high = (uint32_t)(weight >> 32) + (before + low < before);
-    if (high > 0) atomicAdd(&c.high[bin], high);
-    if (c.how->top_k > 0) atomicAdd(&c.many[bin], 1u);
-}
-
-FL_DEVICE int32_t bin_of(float depth) {
-    return (int32_t)(depth * -(float)BINS_A_DEPTH);
-}
-
-/* All weights into bins of depth. */
-FL_DEVICE void fill_bins(part *c, float best) {
-    clear_bins(*c);
-#pragma unroll 4
-    for (int32_t i = threadIdx.x; i < c->n; i += THREADS) {
-        float depth = fl_sample_depth(c->values[i], best, c->how->scale);
-        uint64_t weight = fl_sample_weight(depth);
-        if (weight > 0) add_to_bin(*c, bin_of(depth), weight);
-    }
-}
-
 /* The weights of keys o.low .. o.high into bins of keys. */
-FL_DEVICE void fill_key_bins(part *c, const order &o, float best) {
-    clear_bins(*c);
-    for (int32_t i = threadIdx.x; i < c->n; i += THREADS) {
-        uint32_t key = key_of(c->values[i]);
-        if (!(c->values[i] > -INFINITY) || key < o.low || key > o.high) continue;
-        uint64_t weight = fl_sample_weight(fl_sample_depth(c->values[i], best, c->how->scale));
-        add_to_bin(*c, (int32_t)((o.high - key) >> o.shift), weight);
+FL_DEVICE void fill_key_bins(const part &c, const order &o, float best) {
+    clear_bins();
+    for (int32_t i = threadIdx.x; i < c.n; i += THREADS) {
+        uint32_t key = key_of(values_here()[i]);
+        if (!(values_here()[i] > -INFINITY) || key < o.low || key > o.high) continue;
+        const uint64_t weight[] = {
+            fl_sample_weight(fl_sample_depth(values_here()[i], best, how_here().scale))};
+        const int32_t bin[] = {(int32_t)((o.high - key) >> o.shift)};
+        add_to_bins(bin, weight, how_here().top_k > 0);
     }
 }
 
-FL_DEVICE bool is_wanted(const order &o, float depth, float value) {
-    if (o.bin >= 0) return depth > -FL_SAMPLE_DEPTH_MAX && bin_of(depth) == o.bin;
-    uint32_t key = key_of(value);
-    return value > -INFINITY && key >= o.low && key <= o.high;
+/* ---- sums ------------------------------------------------------------------------------------------------------ */
+
+typedef struct weights {
+    uint64_t sum, least; /* of all; of those that a filter lets in */
+} weights;
+
+/* The weights of the block's tokens, also into bins of depth if `bins`. */
+FL_DEVICE weights weigh(part *c, float best, float scale, float min_log2, bool bins) {
+    weights w = {0, 0};
+    bool filters = min_log2 > -INFINITY;
+    if (bins) clear_bins();
+#pragma unroll 2
+    for (int32_t at = threadIdx.x; at < c->quads; at += THREADS) {
+        const float4 quad = quads_here()[at];
+        const float values[4] = {quad.x, quad.y, quad.z, quad.w};
+        uint64_t each[4];
+        /* mostly no weight of theirs counts */
+        if (!(fl_sample_depth(largest_of(quad), best, scale) > -FL_SAMPLE_DEPTH_MAX)) continue;
+#pragma unroll
+        for (int32_t j = 0; j < 4; j++) {
+            float depth = fl_sample_depth(values[j], best, scale);
+            each[j] = fl_sample_weight(depth);
+            w.sum += each[j];
+            if (filters) w.least += depth >= min_log2 ? each[j] : 0;
+        }
+        if (!bins) continue;
+        int32_t places[4];
+#pragma unroll
+        for (int32_t j = 0; j < 4; j++)
+            places[j] = each[j] > 0 ? (int32_t)place_of(values[j], best, scale) : -1;
+        add_to_bins(places, each, how_here().top_k > 0);
+    }
+    w.sum = block_sum(c, w.sum);
+    w.least = filters ? block_sum(c, w.least) : w.sum;
+    return w;
 }
 
-/* Empties the list. */
-FL_DEVICE void clear_list(const part &c) {
-    if (threadIdx.x == 0) {
-        c.shared->n_listed = c.shared->high = 0;
-        c.shared->low = UINT32_MAX;
-    }
+/* levels[k]: there are more than k tokens of at least this logit, if any are left. */
+FL_DEVICE void rank_groups(void) {
+    const uint32_t *best = post_here()->best, cut = ~(GROUPS_MAX - 1u);
+    int32_t own = min((int32_t)threadIdx.x / A_GROUP, GROUPS - 1), lane = threadIdx.x % A_GROUP, rank = 0;
+    uint32_t unique = (best[own] & cut) | (uint32_t)own;
+#pragma unroll 8
+    for (int32_t i = lane; i < GROUPS; i += A_GROUP) rank += ((best[i] & cut) | (uint32_t)i) > unique;
+#pragma unroll
+    for (int32_t step = 1; step < A_GROUP; step *= 2) rank += __shfl_xor_sync(~0u, rank, step);
+    if (lane == 0) post_here()->levels[rank] = value_of(max(best[own] & cut, key_of(-FLT_MAX)));
     __syncthreads();
 }
 
-/* Tokens that a thread looks at before its warp asks whether any is wanted: most are not. */
-enum { LOOKS = 4 };
+/* The largest logits of the groups that have any left: their mean, the least, how many. */
+typedef struct crest {
+    float mean, last;
+    int32_t n;
+} crest;
 
-/* Lists the tokens base + k THREADS + threadIdx.x that are wanted, as many as there is room for, and counts all. Called
- * by whole warps. */
-FL_DEVICE void list_tokens(const part &c, const bool (&wanted)[LOOKS], int32_t base) {
-    int32_t lane = threadIdx.x % 32;
-    bool any = false;
+FL_DEVICE crest look_at_groups(void) {
+    float sum = 0;
+    uint32_t last = UINT32_MAX, n = 0;
 #pragma unroll
-    for (int32_t k = 0; k < LOOKS; k++) any = any || wanted[k];
-    if (__ballot_sync(~0u, any) == 0) return;
-#pragma unroll
-    for (int32_t k = 0; k < LOOKS; k++) {
-        uint32_t lanes = __ballot_sync(~0u, wanted[k]), at = 0;
-        int32_t i = base + k * THREADS + (int32_t)threadIdx.x;
-        if (lane == 0 && lanes != 0) at = atomicAdd(&c.shared->n_listed, (uint32_t)__popc(lanes));
-        at = __shfl_sync(~0u, at, 0) + (uint32_t)__popc(lanes & ((1u << lane) - 1));
-        if (wanted[k] && at < LIST) c.list[at] = entry_of(c.values[i], c.first + i);
+    for (int32_t i = 0; i < GROUPS; i += 32) {
+        int32_t group = i + (int32_t)threadIdx.x % 32;
+        uint32_t key = group < GROUPS ? post_here()->best[group] : 0;
+        bool live = key > key_of(-INFINITY);
+        sum += live ? value_of(key) : 0;
+        last = min(last, live ? key : UINT32_MAX);
+        n += live;
     }
+    n = __reduce_add_sync(~0u, n);
+    return crest{fl_warp_sum(sum) / (float)n, value_of(__reduce_min_sync(~0u, last)), (int32_t)n};
 }
 
-/* Token i of the block's, or behind its last one. */
-FL_DEVICE float value_at(const part &c, int32_t i) {
-    return i < c.n ? c.values[i] : -INFINITY;
+/* Where the head ends: at HEAD_DEPTH, but it reaches down to the mean of the groups' largest logits, and not below the
+ * least of them. INFINITY: the row is flat, no head of that size holds the token. */
+FL_DEVICE float end_of_head(float best, bool draws) {
+    const fl_sample_row &how = how_here();
+    const crest groups = look_at_groups();
+    int32_t wanted = how.n_top;
+    float end = INFINITY;
+    if (draws) end = fmaxf(fminf(best - HEAD_DEPTH / how.scale, groups.mean), groups.last);
+    if (draws && how.top_k <= GROUPS) wanted = max(wanted, how.top_k);
+    if (wanted > 0) {
+        rank_groups();
+        return fminf(end, post_here()->levels[wanted - 1]);
+    }
+    return groups.n >= GROUPS / 4 && (groups.mean - groups.last) * how.scale < FLAT_DEPTH ? INFINITY : end;
 }
 
-/* Lists this block's tokens that are wanted, in any order, and finds their smallest and largest key. */
-FL_DEVICE void gather(part *c, const order &o, float best) {
-    uint32_t low = UINT32_MAX, high = 0;
-    clear_list(*c);
-    for (int32_t base = 0; base < c->n; base += LOOKS * THREADS) {
-        bool wanted[LOOKS];
+/* ---- lists ----------------------------------------------------------------------------------------------------- */
+
+/* Which of a quad's tokens are wanted, a bit each. */
+FL_DEVICE uint32_t wanted_of(const order &o, float4 quad, float best, float least, float most) {
+    const float values[4] = {quad.x, quad.y, quad.z, quad.w};
+    uint32_t wanted = 0;
 #pragma unroll
-        for (int32_t k = 0; k < LOOKS; k++) {
-            float value = value_at(*c, base + k * THREADS + (int32_t)threadIdx.x);
-            wanted[k] = is_wanted(o, fl_sample_depth(value, best, c->how->scale), value);
-            if (!wanted[k]) continue;
-            low = min(low, key_of(value));
-            high = max(high, key_of(value));
+    for (int32_t j = 0; j < 4; j++) {
+        bool is = values[j] >= least && values[j] <= most;
+        if (o.bin >= 0) {
+            float place = place_of(values[j], best, how_here().scale), one = (float)o.bin,
+                  other = (float)o.other;
+            is = (place >= one && place < one + 1) || (place >= other && place < other + 1);
         }
-        list_tokens(*c, wanted, base);
+        wanted |= is ? 1u << j : 0;
+    }
+    return wanted;
+}
+
+/* Lists this block's tokens that are wanted, in any order, as many as there is room for, counts all, and finds their
+ * smallest and largest key. */
+FL_DEVICE void gather(const part &c, const order &o, float best) {
+    float least = value_of(max(o.low, key_of(-FLT_MAX))), most = value_of(min(o.high, key_of(INFINITY)));
+    uint32_t low = UINT32_MAX, high = 0;
+    int32_t quads = c.quads, lane = threadIdx.x % 32;
+    for (int32_t base = (int32_t)threadIdx.x - lane; base < quads; base += LOADS * THREADS) {
+        uint32_t wanted = 0;
+#pragma unroll
+        for (int32_t k = 0; k < LOADS; k++) {
+            int32_t at = base + lane + k * THREADS;
+            if (at < quads) wanted |= wanted_of(o, quads_here()[at], best, least, most) << 4 * k;
+        }
+        if (!__any_sync(~0u, wanted != 0)) continue;
+        uint32_t at = (uint32_t)__popc(wanted), n = at, from = 0;
+#pragma unroll
+        for (int32_t step = 1; step < 32; step *= 2) {
+            uint32_t other = __shfl_up_sync(~0u, at, step);
+            at += lane >= step ? other : 0;
+        }
+        if (lane == 31) from = atomicAdd(&post_here()->n_own, at);
+        at += __shfl_sync(~0u, from, 31) - n;
+        for (; wanted != 0; wanted &= wanted - 1, at++) {
+            int32_t bit = __ffs((int32_t)wanted) - 1, i = 4 * (base + lane + bit / 4 * THREADS) + bit % 4;
+            uint64_t entry = entry_of(values_here()[i], c.first + i);
+            if (at < OWN_LIST) here()->own[at] = entry;
+            low = min(low, (uint32_t)(entry >> 32));
+            high = max(high, (uint32_t)(entry >> 32));
+        }
     }
     low = __reduce_min_sync(~0u, low);
     high = __reduce_max_sync(~0u, high);
-    if (threadIdx.x % 32 == 0 && low <= high) {
-        atomicMin(&c->shared->low, low);
-        atomicMax(&c->shared->high, high);
+    if (lane == 0 && low <= high) {
+        atomicMin(&post_here()->own_low, low);
+        atomicMax(&post_here()->own_high, high);
     }
 }
 
-/* Lists the head, and adds up all weights and those that min_log2 lets in: the plain row's are known. */
-FL_DEVICE void gather_head(part *c, float best) {
-    const fl_sample_row &how = *c->how;
-    bool known = how.scale == FL_SAMPLE_LOG2E && !is_changed(how) && !(how.min_log2 > -INFINITY);
-    uint64_t sum = 0, least = 0;
-    clear_list(*c);
-    for (int32_t base = 0; base < c->n; base += LOOKS * THREADS) {
-        bool wanted[LOOKS];
-#pragma unroll
-        for (int32_t k = 0; k < LOOKS; k++) {
-            float value = value_at(*c, base + k * THREADS + (int32_t)threadIdx.x);
-            float depth = fl_sample_depth(value, best, how.scale);
-            wanted[k] = depth > -(float)HEAD_DEPTH;
-            uint64_t weight = known ? 0 : fl_sample_weight(depth);
-            sum += weight;
-            least += depth >= how.min_log2 ? weight : 0;
-        }
-        list_tokens(*c, wanted, base);
-    }
-    sum = block_sum(c, sum);
-    least = block_sum(c, least);
-    if (threadIdx.x != 0) return;
-    c->shared->sum = known ? c->shared->plain_sum : sum;
-    c->shared->least_sum = known ? c->shared->plain_sum : least;
-}
-
-/* The id of this block's nth token of a key, from 0 on. */
+/* The id of this block's nth token of a key, from 0 on, for block 0. */
 FL_DEVICE void find_nth(part *c, const order &o) {
     uint64_t n = 0, total;
     for (int32_t base = 0; base < c->n; base += THREADS) {
         int32_t i = base + (int32_t)threadIdx.x;
-        bool equal = i < c->n && c->values[i] > -INFINITY && key_of(c->values[i]) == o.low;
+        bool equal = i < c->n && values_here()[i] > -INFINITY && key_of(values_here()[i]) == o.low;
         uint64_t before = n + block_before(c, equal, &total);
-        if (equal && before == (uint64_t)o.nth) c->shared->nth_id = c->first + i;
+        if (equal && before == (uint64_t)o.nth) *fl_cluster_at(&post_here()->nth_id, 0) = c->first + i;
         n += total;
     }
 }
 
+/* This thread's first token of those behind `limit`; 0: none is left. */
+FL_DEVICE uint64_t best_below(const part &c, uint64_t limit) {
+    uint64_t best = 0;
+    for (int32_t i = threadIdx.x; i < c.n; i += THREADS) {
+        uint64_t entry = entry_of(values_here()[i], c.first + i);
+        if (entry < limit) best = max(best, entry);
+    }
+    return best;
+}
+
+/* Lists the block's first tokens, n_top of them: where those of the last one's logit are more than fit. */
+FL_PART void list_first(part c) {
+    uint64_t mine = best_below(c, UINT64_MAX);
+    for (int32_t i = 0; i < how_here().n_top; i++) {
+        uint64_t best = block_max(&c, mine);
+        if (best == 0) break;
+        if (threadIdx.x == 0) here()->own[i] = best;
+        if (threadIdx.x == 0) post_here()->n_own = (uint32_t)i + 1;
+        if (mine == best) mine = best_below(c, best);
+    }
+}
+
+/* Tells all blocks `t` and what is listed, whose weights are added up where `scale` is one; block 0 gets the list. */
+FL_DEVICE row_sums tell(part *c, told t, float best, float scale) {
+    post *shared = post_here();
+    uint64_t sum = 0;
+    __syncthreads();
+    int32_t n = (int32_t)shared->n_own, kept = min(n, (int32_t)OWN_LIST);
+    if (threadIdx.x == THREADS - 1 && n > 0)
+        shared->own_at = atomicAdd(fl_cluster_at(&shared->n_collected, 0), (uint32_t)n);
+    if (scale > 0 && n > 0) {
+        for (int32_t i = threadIdx.x; i < kept; i += THREADS)
+            sum += fl_sample_weight(fl_sample_depth(logit_of(here()->own[i]), best, scale));
+        sum = block_sum(c, sum);
+    }
+    if (threadIdx.x == 0) {
+        t.listed_sum = sum;
+        t.n_listed = (uint32_t)n;
+        t.low = shared->own_low;
+        t.high = shared->own_high;
+        t.first_id = shared->own_first;
+        shared->mine = t;
+    }
+    __syncthreads();
+    for (int32_t i = threadIdx.x; i < kept; i += THREADS)
+        if (shared->own_at + i < LIST) fl_cluster_at(here()->list, 0)[shared->own_at + i] = here()->own[i];
+    if (threadIdx.x < BLOCKS * TOLD_WORDS) {
+        int32_t word = threadIdx.x % TOLD_WORDS;
+        told *there = fl_cluster_at(&shared->all[c->rank], (int32_t)threadIdx.x / TOLD_WORDS);
+        ((uint64_t *)there)[word] = ((const uint64_t *)&shared->mine)[word];
+    }
+    fl_cluster_sync();
+    return sums_of_row();
+}
+
 /* ---- answers --------------------------------------------------------------------------------------------------- */
 
-/* The token; only block 0's is meant. */
-FL_DEVICE int32_t draw(part *c, uint64_t best_entry) {
-    lead l;
-    float best = logit_of(best_entry);
-    gather_head(c, best);
-    fl_cluster_sync();
-    if (c->rank == 0) begin_lead(c, &l, best_entry);
-    for (;;) {
-        fl_cluster_sync();
-        const order o = *at_rank(&c->shared->next, 0);
-        if (o.kind == ORDER_END) return l.id;
-        if (o.kind == ORDER_DEPTHS) fill_bins(c, best);
-        else if (o.kind == ORDER_GATHER) gather(c, o, best);
-        else if (o.kind == ORDER_BINS) fill_key_bins(c, o, best);
-        else if (o.rank == c->rank) find_nth(c, o);
-        fl_cluster_sync();
-        if (c->rank == 0) go_on(c, &l, o);
-    }
-}
-
-/* The first tokens of all blocks in order: each counts those before it. */
-FL_DEVICE void put_top(const part &c, double normaliser, fl_sample *out) {
-    int32_t n = c.how->n_top, i = threadIdx.x, place = 0, n_all = 0;
-    if (i < BLOCKS * n) c.list[i] = *at_rank(&c.shared->top[i % n], i / n);
+FL_PART void put_bad(part c, fl_sample *out) {
+    int32_t bad = INT32_MAX;
+    for (int32_t i = threadIdx.x; i < c.n; i += THREADS)
+        if (!(fabsf(values_here()[i]) < INFINITY)) bad = min(bad, c.first + i);
+    atomicMin(&post_here()->own_first, bad);
     __syncthreads();
-    if (i >= BLOCKS * n) return;
-    uint64_t own = c.list[i];
-    for (int32_t j = 0; j < BLOCKS * n; j++) {
-        place += c.list[j] > own;
-        n_all += c.list[j] > 0;
-    }
-    if (own > 0 && place < n) {
-        out->top[place].token = id_of(own);
-        out->top[place].logprob = (float)((double)logit_of(own) - normaliser);
-    }
-    if (i < n && i >= n_all) {
-        out->top[i].token = -1;
-        out->top[i].logprob = 0;
-    }
+    if (threadIdx.x < BLOCKS)
+        *fl_cluster_at(&post_here()->bad[c.rank], (int32_t)threadIdx.x) = post_here()->own_first;
+    fl_cluster_sync();
+    if (c.rank != 0 || threadIdx.x != 0) return;
+    for (int32_t i = 1; i < BLOCKS; i++) bad = min(bad, post_here()->bad[i]);
+    out->token = -1;
+    out->bad = min(bad, post_here()->bad[0]);
+    out->logprob = 0;
 }
 
-FL_DEVICE void put(const part &c, float best, int32_t token, fl_sample *out) {
-    uint64_t sum = 0;
-    for (int32_t i = 0; i < BLOCKS; i++) sum += *at_rank(&c.shared->plain_sum, i);
-    double normaliser = fl_sample_normaliser(best, sum);
-    if (c.how->n_top > 0) put_top(c, normaliser, out);
+/* The alternatives, from the n listed. */
+FL_DEVICE void put_top(part *c, int32_t n, float best, double normaliser, fl_sample *out) {
+    int32_t i = threadIdx.x;
+    const uint64_t *list = sort_first(c, n, how_here().n_top, best);
+    if (i >= how_here().n_top) return;
+    out->top[i].token = i < n ? id_of(list[i]) : -1;
+    out->top[i].logprob = i < n ? (float)((double)logit_of(list[i]) - normaliser) : 0;
+}
+
+FL_DEVICE void put(const part &c, int32_t token, double normaliser, fl_sample *out) {
     if (threadIdx.x != 0) return;
-    const float *logits = c.p->logits + (int64_t)(blockIdx.x / BLOCKS) * c.p->stride;
     out->token = token;
     out->bad = -1;
-    out->logprob = token >= 0 ? (float)((double)logits[token] - normaliser) : 0;
+    out->logprob = token >= 0 ? (float)((double)c.logits[token] - normaliser) : 0;
 }
 
-FL_DEVICE int32_t find_bad(const part &c) {
-    int32_t bad = INT32_MAX;
-    for (int32_t i = 0; i < BLOCKS; i++) bad = min(bad, *at_rank(&c.shared->bad, i));
-    return bad;
+/* Tells the row as it is in shared memory: IS_PLAIN, or changed. */
+template <bool IS_PLAIN> FL_DEVICE row_sums tell_row(part *c, float best) {
+    const fl_sample_row &how = how_here();
+    bool draws = how.scale > 0 && IS_PLAIN == !is_changed(how), is_flat = false;
+    told t = {};
+    if (draws || (IS_PLAIN && how.n_top > 0)) {
+        float end = end_of_head(best, draws);
+        is_flat = draws && end == INFINITY;
+        if (!is_flat) gather(*c, order{ORDER_GATHER, -1, -1, key_of(end), UINT32_MAX, 0, 0, 0}, best);
+    }
+    if (draws) {
+        weights w = weigh(c, best, how.scale, how.min_log2, is_flat);
+        t.sum = t.plain_sum = w.sum;
+        t.least_sum = w.least;
+    }
+    if (IS_PLAIN && !(draws && how.scale == FL_SAMPLE_LOG2E))
+        t.plain_sum = weigh(c, best, FL_SAMPLE_LOG2E, -INFINITY, false).sum;
+    row_sums r = tell(c, t, best, draws ? how.scale : 0);
+    r.has_bins = is_flat;
+    return r;
 }
 
-/* The token, from the row as it is in shared memory. */
-FL_DEVICE int32_t choose(part *c, uint64_t best) {
-    const fl_sample_row &how = *c->how;
+/* Changes the row; its largest logit, -INFINITY: nothing is left. */
+FL_DEVICE float change(const part &c, bool banned) {
+    adjust(c, banned);
+    const seen s = look_again(c);
+    float best = value_of(tell_best(c, s));
+    if (best > -INFINITY) find_first(c, s, best);
+    return best;
+}
+
+/* As change, where bans have left nothing. */
+FL_PART float change_again(part c) {
+    fl_cluster_sync();
+    load(c);
+    return change(c, false);
+}
+
+/* A row whose head does not hold the token, by all blocks; block 0 gets it. */
+FL_PART int32_t draw_by_orders(part c, row_sums r, float best) {
+    lead l;
+    if (!r.has_bins) {
+        weigh(&c, best, how_here().scale, -INFINITY, true);
+        fl_cluster_sync();
+    }
+    if (c.rank == 0) begin_lead(&c, &l, r, best);
+    for (;;) {
+        begin_list();
+        fl_cluster_sync();
+        const order o = post_here()->next;
+        if (o.kind == ORDER_END) return l.id;
+        if (o.kind == ORDER_GATHER) {
+            gather(c, o, best);
+            tell(&c, told{}, best, 0);
+        } else {
+            if (o.kind == ORDER_BINS) fill_key_bins(c, o, best);
+            else if (o.rank == c.rank) find_nth(&c, o);
+            fl_cluster_sync();
+        }
+        if (c.rank == 0) go_on(&c, &l, o);
+    }
+}
+
+/* The alternatives, of the plain row. */
+FL_DEVICE void find_top(part *c, const row_sums &r, float best, double normaliser, fl_sample *out) {
+    int32_t n = r.n;
+    if (!r.fits) {
+        begin_list();
+        fl_cluster_sync();
+        list_first(*c);
+        n = tell(c, told{}, best, 0).n;
+    }
+    if (c->rank == 0) put_top(c, n, best, normaliser, out);
+}
+
+FL_DEVICE void run(part *c, fl_sample *out) {
+    const fl_sample_row &how = how_here();
+    bool leads = c->rank == 0;
+    const seen s = load(*c);
+    fl_cluster_wait();
+    uint32_t key = tell_best(*c, s);
+    if (key == UINT32_MAX) {
+        put_bad(*c, out);
+        return;
+    }
+    float best = value_of(key);
+    find_first(*c, s, best);
+    row_sums r = tell_row<true>(c, best);
+    double normaliser = leads ? fl_sample_normaliser(best, r.plain) : 0;
+    if (how.n_top > 0) find_top(c, r, best, normaliser, out);
     if (is_changed(how)) {
-        adjust(c, true);
-        best = find_best(c, 1, best_below(*c, UINT64_MAX));
+        best = change(*c, true);
+        if (!(best > -INFINITY) && how.n_banned > 0) best = change_again(*c);
+        if (best > -INFINITY) r = tell_row<false>(c, best);
     }
-    if (best == 0 && how.n_banned > 0) {
-        __syncthreads();
-        load(c);
-        adjust(c, false);
-        best = find_best(c, 2, best_below(*c, UINT64_MAX));
-    }
-    if (best == 0) return -1;
-    return how.scale == 0 ? id_of(best) : draw(c, best);
+    bool left = best > -INFINITY, in_head = !left || how.scale == 0 || is_in_head(how, r);
+    if (in_head && !leads) return;
+    int32_t token = !left ? -1 : r.first_id;
+    if (left && how.scale > 0) token = in_head ? draw_from_head(c, r, best) : draw_by_orders(*c, r, best);
+    if (leads) put(*c, token, normaliser, out);
 }
 
-/* Shared: values [share], three times BINS words, list [LIST]. */
+/* Shared: block_memory, float [share]. */
 static __global__ void __cluster_dims__(BLOCKS) __launch_bounds__(THREADS, 2)
     sample_kernel(const __grid_constant__ params p) {
-    extern __shared__ __align__(16) uint8_t memory[];
-    __shared__ post shared;
+    const int32_t row = (int32_t)blockIdx.x / BLOCKS, words = sizeof(fl_sample_row) / 4;
     part c = {};
-    c.p = &p;
-    c.how = &p.rows[blockIdx.x / BLOCKS];
-    c.shared = &shared;
-    c.list = (uint64_t *)memory;
-    c.low = (uint32_t *)(c.list + LIST);
-    c.high = c.low + BINS;
-    c.many = c.high + BINS;
-    c.values = (float *)(c.many + BINS);
+    if ((int32_t)threadIdx.x < words)
+        ((uint32_t *)&post_here()->how)[threadIdx.x] = ((const uint32_t *)&p.rows[row])[threadIdx.x];
+    fl_cluster_arrive(); /* nobody writes to a block that has not begun */
+    c.lists = p.lists;
+    c.wide = p.wide;
     c.rank = (int32_t)fl_cluster_rank();
+    c.quads = p.share / 4;
     c.first = c.rank * p.share;
     c.n = max(0, min(p.share, p.n_known - c.first));
-    fl_sample *out = p.out + blockIdx.x / BLOCKS;
-    const loaded found = load(&c);
-    int32_t bad = (int32_t)(UINT32_MAX - block_max(&c, UINT32_MAX - (uint32_t)found.bad));
-    if (threadIdx.x == 0) shared.bad = bad;
-    uint64_t best = find_best(&c, 0, found.best);
-    bad = find_bad(c);
-    if (bad == INT32_MAX) {
-        uint64_t sum = sum_plain(&c, logit_of(best));
-        if (threadIdx.x == 0) shared.plain_sum = sum;
-        find_top(&c);
-        int32_t token = choose(&c, best);
-        fl_cluster_sync();
-        if (c.rank == 0) put(c, logit_of(best), token, out);
-    } else if (c.rank == 0 && threadIdx.x == 0) {
-        out->token = -1;
-        out->bad = bad;
-        out->logprob = 0;
-    }
-    fl_cluster_sync(); /* nobody leaves while others read its memory */
+    c.logits = p.logits + row * p.stride + c.first;
+    run(&c, p.out + row);
 }
 
 extern "C" fl_err fl_sample_cuda(fl_backend *be, const fl_sample_args *a) {
@@ -396,9 +519,9 @@ extern "C" fl_err fl_sample_cuda(fl_backend *be, const fl_sample_args *a) {
     p.stride = a->logits_stride;
     p.n_known = a->n_known;
     p.lists = a->lists;
-    p.share = (int32_t)fl_tasks_of(a->n_known, BLOCKS * 64) * 64;
+    p.share = (int32_t)fl_tasks_of(a->n_known, BLOCKS * SHARE_STEP) * SHARE_STEP;
     p.wide = (uintptr_t)a->logits % 16 == 0 && a->logits_stride % 4 == 0;
-    int32_t shared_bytes = LIST * 8 + 3 * BINS * 4 + p.share * 4;
+    int32_t shared_bytes = (int32_t)sizeof(block_memory) + p.share * 4;
     FL_CUDA_TRY(
         cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     for (int32_t row = 0; row < a->n_rows; row += ROWS) {
