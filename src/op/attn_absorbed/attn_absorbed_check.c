@@ -127,6 +127,7 @@ static const shape shapes[] = {
     {OC_CHECK, 64, 512, 64, FL_KV_INT4, OC_NORMAL, {4, 1}, {254, 9}, 2, EVERY_KEY},
     {OC_CHECK, 16, 512, 64, FL_KV_INT4, OC_NORMAL, {6, 3}, {250, 61}, 3, SEGMENT},
     {OC_SLOW, 16, 512, 64, FL_KV_FP8, OC_SPIKE, {3, 2}, {2047, 900}, 0, EVERY_KEY},
+    {OC_SLOW, 2, 512, 64, FL_KV_INT4, OC_NORMAL, {2}, {71679}, 2, EVERY_KEY}, /* beyond 132 splits */
     {OC_BENCH, 8, 128, 32, FL_KV_FP8, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
     {OC_BENCH, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
     {OC_BENCH, 128, 512, 64, FL_KV_FP8, OC_NORMAL, {1}, {2047}, 0, EVERY_KEY},

@@ -467,6 +467,7 @@ static __global__ void __launch_bounds__(MERGE_THREADS)
     float2 state = make_float2(-INFINITY, 0);
     float l = 0, sum = 0, value = 0;
     merge_run x;
+    fl_grid_wait();
     fetch_spans(from, stride, warp, n_spans, x);
     if ((int32_t)threadIdx.x < n_spans) state = *state_of(p, partial_of(p, line, threadIdx.x * span));
     float top = state.x;
@@ -619,7 +620,7 @@ static fl_err launch(const params *p, way way, cudaStream_t stream) {
         FL_TRY(FL_CUDA_LAUNCHED("attn_absorbed (plain)"));
     }
     dim3 grid((uint32_t)p->n_lines, (uint32_t)fl_tasks_of(p->kv.latent_dim, MERGE_DIMS));
-    attn_absorbed_merge_kernel<<<grid, MERGE_THREADS, 0, stream>>>(*p);
+    FL_CUDA_TRY(launch_early(attn_absorbed_merge_kernel, grid, MERGE_THREADS, 0, p, stream));
     return FL_CUDA_LAUNCHED("attn_absorbed (merge)");
 }
 

@@ -251,4 +251,23 @@ FL_DEVICE void store_nothing(const params &p, const task &t) {
         *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.split)) = make_float2(-INFINITY, 0);
 }
 
+/* ---- host ------------------------------------------------------------------------------------------------------ */
+
+/* Launches a kernel whose blocks may come before the kernel in front of it ends; they wait with fl_grid_wait. */
+template <typename P>
+static cudaError_t launch_early(void (*kernel)(P), dim3 grid, int32_t threads, int32_t shared_bytes,
+                                const P *params, cudaStream_t stream) {
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3((uint32_t)threads);
+    config.dynamicSmemBytes = (size_t)shared_bytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, *params);
+}
+
 #endif

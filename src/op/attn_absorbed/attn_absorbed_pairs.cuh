@@ -105,10 +105,12 @@ FL_DEVICE void weigh_chunk(const pair_thread &w, const pairs_board *pb, const ch
             top[row] = fmaxf(top[row], sum[i / 2][2 * row + i % 2]);
     }
 #pragma unroll
-    for (int32_t row = 0; row < 2; row++) top[row] = row_max(top[row]) * down[row];
-    bool higher[2] = {top[0] > st->m[0] + FL_PAIRS_SLACK, top[1] > st->m[1] + FL_PAIRS_SLACK};
-    if (__any_sync(~0u, higher[0] || higher[1])) {
+    for (int32_t row = 0; row < 2; row++) top[row] *= down[row];
+    if (__any_sync(~0u, top[0] > st->m[0] + FL_PAIRS_SLACK || top[1] > st->m[1] + FL_PAIRS_SLACK)) {
         float scale[2] = {1, 1};
+        top[0] = row_max(top[0]);
+        top[1] = row_max(top[1]);
+        const bool higher[2] = {top[0] > st->m[0] + FL_PAIRS_SLACK, top[1] > st->m[1] + FL_PAIRS_SLACK};
 #pragma unroll
         for (int32_t row = 0; row < 2; row++)
             if (higher[row]) {
@@ -144,8 +146,7 @@ FL_DEVICE void scale_bf16(const uint32_t (&weights)[4], const float (&scales)[4]
 FL_DEVICE void add_codes(const pair_thread &w, const uint8_t *chunk, int32_t first,
                          const uint32_t (&weights)[4], pairs_state<FORM_INT4> *st) {
     typedef pairs<FORM_INT4> S;
-    const uint32_t *scales =
-        (const uint32_t *)(chunk + S::REST) + (first + w.column) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
+    const uint32_t *scales = own_scales<FORM_INT4>(w, chunk) + first * S::KEY_GROUPS;
     const uint8_t *box = chunk + w.half * BOX_BYTES + first * ROW;
     uint32_t fit[4][4];
 #pragma unroll
@@ -201,8 +202,7 @@ FL_DEVICE void add_rest(const pair_thread &w, int32_t n, const uint8_t *chunk, i
 FL_DEVICE void add_codes(const pair_thread &w, const uint8_t *chunk, int32_t first,
                          const uint32_t (&weights)[4], pairs_state<FORM_FP8> *st) {
     typedef pairs<FORM_FP8> S;
-    const float *scales =
-        (const float *)(chunk + S::REST) + (first + 2 * w.column) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
+    const float *scales = (const float *)own_scales<FORM_FP8>(w, chunk) + first * S::KEY_GROUPS;
 #pragma unroll
     for (int32_t group = 0; group < S::OWN_GROUPS; group++) {
         const uint8_t *box = chunk + (w.half * S::OWN_GROUPS + group) * BOX_BYTES + first * ROW;
@@ -358,7 +358,8 @@ FL_DEVICE uint64_t open_pairs(const params &p, const task &t, int32_t page, pair
     return seen;
 }
 
-template <int FORM>
+/* OUTLIERS: int4 has some. */
+template <int FORM, bool OUTLIERS>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_absorbed_pairs_kernel(const __grid_constant__ pairs_params r) {
     typedef pairs<FORM> S;
@@ -366,6 +367,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const params &p = r.p;
     pairs_board *pb = (pairs_board *)(shared + PAIRS * S::STAGES * r.stage_bytes);
     task opened;
+    fl_grid_wait();
+    fl_grid_begin_next();
     if (!find_task(p, &opened)) return;
     /* Read before the copies begin, which fill the way to memory. */
     pairs_q_runs runs = fetch_pairs_q<FORM>(p, opened);
@@ -395,7 +398,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             blank_chunk<FORM>(r, t.last_pos + 1 - (~page.first + own_keys()), at);
             pair_sync();
         }
-        score_chunk<FORM>(w, p.kv.n_outliers, pb, at, sum);
+        score_chunk<FORM>(w, OUTLIERS ? p.kv.n_outliers : 0, pb, at, sum);
         join_scores(w, pb, i % 2, sum); /* and both warps are done with the chunk before, which makes room */
         if (i > 0 && i - 1 + S::STAGES < n) feed_pair<FORM>(r, shared, pb, i - 1 + S::STAGES);
         if (page.first < 0) hide_keys<FORM>(pb, ~page.first + own_keys(), sum);
@@ -403,7 +406,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int32_t step = 0; step < STEPS; step++) {
             add_codes(w, at, step * 16, weights[step], &st);
-            if constexpr (S::INT4) add_rest(w, p.kv.n_outliers, at, step * 16, weights[step], &st);
+            if constexpr (S::INT4)
+                add_rest(w, OUTLIERS ? p.kv.n_outliers : 0, at, step * 16, weights[step], &st);
         }
         page = own_pages(pb)[min(i + 1, n - 1)];
         at += r.stage_bytes;
@@ -414,7 +418,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- host ------------------------------------------------------------------------------------------------------ */
 
-template <int FORM> static fl_err launch_pairs_of(const params *p, cudaStream_t stream) {
+template <int FORM, bool OUTLIERS> static fl_err launch_pairs_of(const params *p, cudaStream_t stream) {
     typedef pairs<FORM> S;
     pairs_params r;
     memset(&r, 0, sizeof r);
@@ -424,16 +428,18 @@ template <int FORM> static fl_err launch_pairs_of(const params *p, cudaStream_t 
     r.outliers_of_chunk = CHUNK * p->kv.n_outliers * (int32_t)sizeof(uint16_t);
     r.stage_bytes = (int32_t)fl_tasks_of(S::REST + S::SCALES + r.outliers_of_chunk, 1024) * 1024;
     int32_t shared_bytes = PAIRS * S::STAGES * r.stage_bytes + (int32_t)sizeof(pairs_board);
-    const void *kernel = (const void *)attn_absorbed_pairs_kernel<FORM>;
+    const void *kernel = (const void *)attn_absorbed_pairs_kernel<FORM, OUTLIERS>;
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-    attn_absorbed_pairs_kernel<FORM>
-        <<<(uint32_t)(p->n_groups * p->n_spans), THREADS, (size_t)shared_bytes, stream>>>(r);
+    dim3 grid((uint32_t)(p->n_groups * p->n_spans));
+    FL_CUDA_TRY(
+        launch_early(attn_absorbed_pairs_kernel<FORM, OUTLIERS>, grid, THREADS, shared_bytes, &r, stream));
     return FL_CUDA_LAUNCHED("attn_absorbed (pairs)");
 }
 
 static fl_err launch_pairs(const params *p, cudaStream_t stream) {
-    return p->kv.format == FL_KV_FP8 ? launch_pairs_of<FORM_FP8>(p, stream)
-                                     : launch_pairs_of<FORM_INT4>(p, stream);
+    if (p->kv.format == FL_KV_FP8) return launch_pairs_of<FORM_FP8, false>(p, stream);
+    return p->kv.n_outliers > 0 ? launch_pairs_of<FORM_INT4, true>(p, stream)
+                                : launch_pairs_of<FORM_INT4, false>(p, stream);
 }
 
 #endif

@@ -326,6 +326,13 @@ template <int FORM> FL_DEVICE int32_t own_key(int32_t i) {
     return FORM == FORM_INT4 ? i * 4 : i / 2 * 8 + i % 2;
 }
 
+/* Scales of the warp's half at this thread's first key of a chunk: f16 and minimum of int4, floats of fp8. */
+template <int FORM> FL_DEVICE const uint32_t *own_scales(const pair_thread &w, const uint8_t *chunk) {
+    typedef pairs<FORM> S;
+    return (const uint32_t *)(chunk + S::REST) + (S::INT4 ? w.column : 2 * w.column) * S::KEY_GROUPS +
+           w.half * S::OWN_GROUPS;
+}
+
 /* Where the row of this thread begins in a box of which four 8x8 matrices are read: of columns 0-7, 0-7, 8-15, 8-15 and
  * pieces 0, 1, 0, 1 of 16 bytes; or, for values, the same with columns and pieces the other way round. Pieces 2 i on:
  * exclusive or 32 i. */
@@ -454,8 +461,7 @@ FL_DEVICE void score_chunk(const pair_thread &w, int32_t n_outliers, const pairs
     chunk_scores d;
     const uint8_t *boxes = chunk + w.half * (S::BOXES / 2) * BOX_BYTES;
     const uint4(*q_parts)[32] = pb->q + w.half * 16;
-    const uint32_t *scales = (const uint32_t *)(chunk + S::REST) +
-                             (S::INT4 ? w.column : 2 * w.column) * S::KEY_GROUPS + w.half * S::OWN_GROUPS;
+    const uint32_t *scales = own_scales<FORM>(w, chunk);
 #pragma unroll
     for (int32_t turn = 0; turn < S::OWN_GROUPS * TURNS; turn++) {
         int32_t group = turn / TURNS, i = turn % TURNS, other = turn - TURNS; /* behind the first group */

@@ -267,6 +267,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const task &t = rb->t; /* there because registers are scarce */
     ring_q<TILES> q;
     task opened;
+    fl_grid_wait();
+    fl_grid_begin_next();
     if (!find_task(p, &opened)) return;
     see_pages(p, opened, &rb->b);
     uint64_t seen = pages_of(rb->b.seen);
@@ -337,8 +339,8 @@ template <int TILES> static fl_err launch_ring_of(const params *p, cudaStream_t 
         RING_STAGES * RING_STAGE + TILES * (S_BYTES + P_BYTES) + (int32_t)sizeof(ring_board<TILES>);
     const void *kernel = (const void *)attn_absorbed_ring_kernel<TILES>;
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-    attn_absorbed_ring_kernel<TILES>
-        <<<(uint32_t)(p->n_groups * p->n_spans), THREADS, (size_t)shared_bytes, stream>>>(r);
+    dim3 grid((uint32_t)(p->n_groups * p->n_spans));
+    FL_CUDA_TRY(launch_early(attn_absorbed_ring_kernel<TILES>, grid, THREADS, shared_bytes, &r, stream));
     return FL_CUDA_LAUNCHED("attn_absorbed (ring)");
 }
 

@@ -219,6 +219,18 @@ FL_DEVICE void fl_bulk_store_at(const void *shared, uint32_t bytes, uint64_t *ba
         : "memory");
 }
 
+/* ---- a kernel behind another, launched as its programmatic dependent -------------------------------------------- */
+
+/* What the kernel before has written is there from here on. No wait in a kernel that was launched plainly. */
+FL_DEVICE void fl_grid_wait(void) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* When all blocks have come by this, or ended, blocks of the next kernel may begin where there is room. */
+FL_DEVICE void fl_grid_begin_next(void) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 /* ---- one thread of a warp --------------------------------------------------------------------------------------- */
 
 /* True in one lane of a whole warp, always the same. Only here does the compiler see that bulk copies come from one
