@@ -351,7 +351,8 @@ typedef struct absorbed_case {
 static const absorbed_case absorbed_cases[] = {
     {"absorbed-512k-16h-int4", 1, 16, FL_KV_INT4},   {"absorbed-512k-16h-fp8", 1, 16, FL_KV_FP8},
     {"absorbed-512k-16h-bf16", 1, 16, FL_KV_BF16},   {"absorbed-512k-16h-int4-16rows", 16, 16, FL_KV_INT4},
-    {"absorbed-512k-128h-int4", 1, 128, FL_KV_INT4}, {"absorbed-512k-128h-bf16", 1, 128, FL_KV_BF16},
+    {"absorbed-512k-128h-int4", 1, 128, FL_KV_INT4}, {"absorbed-512k-128h-fp8", 1, 128, FL_KV_FP8},
+    {"absorbed-512k-128h-bf16", 1, 128, FL_KV_BF16},
 };
 
 static fl_err run_absorbed(fl_backend *be, const void *args) {

@@ -1,7 +1,8 @@
 /* What the CUDA kernels of attn_absorbed share: a launch's parameters, which keys a row sees, how a block finds
- * its task, where partial results go. A task is a span of splits of one timeline and up to 16 or 32 of its (row,
+ * its task, where partial results go. A task is a span of splits of one timeline and up to 16, 32 or 64 of its (row,
  * head) pairs, its lanes. The span of a row is one split, or as many, up to eight, as leave a task for each
- * multiprocessor: a matter of the row's own position, so that its bits do not depend on what else is in the call. */
+ * multiprocessor, twice as many where there are two tasks of 64 lanes side by side: a matter of the row's own position
+ * and of what chose the kernel. */
 #ifndef FL_OP_ATTN_ABSORBED_CUDA_CUH
 #define FL_OP_ATTN_ABSORBED_CUDA_CUH
 

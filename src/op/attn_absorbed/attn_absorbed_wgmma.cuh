@@ -19,8 +19,10 @@
  * every page to both, and sees the pages that a lane of either sees.
  *
  * Grid: (lane groups of all timelines) x spans, groups that share pages side by side. Block: 384 threads, one a
- * multiprocessor. Shared: 227 KiB. Bound by the products, in shared memory's rate as much as in their own; int4 and fp8
- * by decoding. */
+ * multiprocessor. Shared: 227 KiB, room for one pair: a page's way from one use of its room to the next (brought,
+ * scored, weighed, added) is what bounds. On an H200 the matrix units are busy 72% of the time with bf16, 46% with
+ * int4, where the odd side waits for its page more than half of the time. Half the decoding a warpgroup, by a fourth
+ * one, did not change that, nor did room given up by quarters. */
 #ifndef FL_OP_ATTN_ABSORBED_WGMMA_CUH
 #define FL_OP_ATTN_ABSORBED_WGMMA_CUH
 
