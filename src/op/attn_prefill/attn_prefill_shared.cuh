@@ -99,10 +99,14 @@ typedef struct prefill_task {
 } prefill_task;
 
 /* Heads outer, so that blocks that run together share keys in L2. Rows go up and down in turns, which evens out what
- * causal rows cost a block; of the last head, and so at the end, from the dear ones down. */
+ * causal rows cost a block; at the end from the dear ones down. Turns are heads; but where a block's next task is at
+ * the same place of another head, which may be two heads on, they are rounds of all blocks. */
 FL_DEVICE prefill_task task_of(const fl_prefill_call *c, uint32_t task) {
-    int32_t head = (int32_t)(task / (uint32_t)c->row_tiles), i = (int32_t)(task % (uint32_t)c->row_tiles);
-    return {c->first_tile + ((c->n_heads - 1 - head) % 2 ? i : c->row_tiles - 1 - i), head};
+    uint32_t row_tiles = (uint32_t)c->row_tiles, head = task / row_tiles;
+    uint32_t turn = (uint32_t)c->n_heads - 1 - head;
+    if (gridDim.x % row_tiles == 0) turn = (c->n_tasks - 1) / gridDim.x - task / gridDim.x;
+    int32_t i = (int32_t)(task % row_tiles);
+    return {c->first_tile + (turn % 2 ? i : c->row_tiles - 1 - i), (int32_t)head};
 }
 
 /* One arrival of a warp that has read what the barrier guards. */
