@@ -72,6 +72,8 @@ struct fl_backend {
     int32_t marks_max;
     fl_err (*mark)(fl_backend *be, int32_t i);
     bool (*mark_time)(fl_backend *be, int32_t i, double *time_s); /* false: not known */
+    /* Alike. What is issued from here on runs after time_s at the earliest: back to back, if all is issued by then. */
+    fl_err (*hold)(fl_backend *be, double time_s);
     void (*range_begin)(fl_backend *be, const char *name);
     void (*range_end)(fl_backend *be);
     int64_t (*free_bytes)(fl_backend *be);                 /* of the device; NULL on host backends */

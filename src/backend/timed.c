@@ -51,6 +51,7 @@ static void read_marks(fl_backend *be) {
         double begin_s, end_s;
         if (!be->mark_time(be, s->mark, &begin_s)) continue;
         if (!be->mark_time(be, s->mark + 1, &end_s)) continue;
+        if (s->called && t->on_time) t->on_time(t->context, end_s - begin_s);
         count_span(be, s, t->first_mark_s + begin_s, t->first_mark_s + end_s);
     }
     t->n_pending = 0;
@@ -137,16 +138,18 @@ static const struct {
 };
 
 static void begin_op(fl_backend *be, fl_timed_span *s) {
+    fl_timed *t = be->timed;
     if (be->pool) fl_pool_set_name(be->pool, s->name);
+    if (t->hold_s > 0 && be->hold && !t->held && !be->recording)
+        t->held = be->hold(be, t->hold_s) == FL_ERR_OK;
     fl_timed_begin(be, s);
 }
 
-static fl_err tell_call(fl_backend *be, const fl_timed_span *s, fl_op_id op, const void *args) {
+static void tell_call(fl_backend *be, fl_timed_span *s, fl_op_id op, const void *args) {
     fl_timed *t = be->timed;
-    if (be->recording) return FL_ERR_OK;
-    if (be->wait) FL_TRY(be->wait(be));
-    t->on_call(t->context, op, args, fl_now_s() - s->begin_s);
-    return FL_ERR_OK;
+    if (be->recording) return;
+    s->called = be->mark != NULL;
+    t->on_call(t->context, op, args, s->called ? 0 : fl_now_s() - s->begin_s);
 }
 
 #define X(op)                                                                                                \
@@ -156,7 +159,7 @@ static fl_err tell_call(fl_backend *be, const fl_timed_span *s, fl_op_id op, con
         fl_cost cost = {0};                                                                                  \
         begin_op(be, &s);                                                                                    \
         fl_err err = t->real->op(be, a);                                                                     \
-        if (err == FL_ERR_OK && t->on_call) err = tell_call(be, &s, FL_OP_##op, a);                          \
+        if (err == FL_ERR_OK && t->on_call) tell_call(be, &s, FL_OP_##op, a);                                \
         if (err == FL_ERR_OK && !what.dear && fl_trace_on(be->trace)) cost = fl_##op##_cost(a);              \
         s.flops = (float)cost.flops;                                                                         \
         s.bytes = (float)cost.bytes;                                                                         \
@@ -179,7 +182,7 @@ static fl_err watched_moe_permute(fl_backend *be, const fl_moe_permute_args *a) 
     int32_t first[FL_MOE_EXPERTS_MAX + 1], most = 0;
     size_t bytes = (size_t)(a->n_experts + 1) * sizeof *first;
     FL_TRY(timed_moe_permute(be, a));
-    if (!timed->watching || be->recording) return FL_ERR_OK;
+    if (!timed->watching || timed->on_call || be->recording) return FL_ERR_OK;
     if (be->device) FL_TRY(be->download(be, first, a->group_rows, (int64_t)bytes));
     else memcpy(first, a->group_rows, bytes);
     for (int32_t e = 0; e < a->n_experts; e++)
@@ -195,6 +198,7 @@ void fl_timed_step_begin(fl_backend *be, int32_t rows, bool many) {
     fl_timed *t = be->timed;
     if (!t || t->depth++ > 0) return;
     t->n_ops = t->n_marks = t->n_pending = 0;
+    t->held = false;
     t->marking = be->mark && (many || t->watching || fl_trace_on(be->trace));
     t->step = (fl_timed_span){.name = "step", .kind = FL_TRACE_STEP, .count = rows};
     fl_timed_begin(be, &t->step);

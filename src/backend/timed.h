@@ -31,6 +31,7 @@ typedef struct fl_timed_span {
     double begin_s; /* on the host */
     int32_t mark;   /* on the device: its begin, the end is the next one; -1 = none */
     int32_t round;  /* which use of the marks */
+    bool called;    /* on_call was told of it, on_time is next */
 } fl_timed_span;
 
 /* Time in one kind of communication. */
@@ -38,6 +39,8 @@ typedef struct fl_timed_comm {
     _Atomic(const char *) name; /* static; NULL = free */
     _Atomic double time_s;
 } fl_timed_comm;
+
+typedef void fl_timed_time_fn(void *context, double time_s);
 
 typedef struct fl_timed {
     fl_op_table table;
@@ -48,13 +51,18 @@ typedef struct fl_timed {
     _Atomic double step_s; /* wall time of steps */
     atomic_llong n_steps;
     fl_timed_comm comm[FL_TIMED_COMM_MAX];
-    /* Told of every call with its time, or NULL; the user's, as is its context. A device is waited for at each. */
+    /* Told of every call with its time, or NULL; the user's, as is its context. A device's times come when its marks
+     * are read, to on_time, in the order of the calls; hold_s > 0: it begins with a step's ops so much later, and when
+     * the host has issued all of them by then they run back to back, and no time is one of waiting for the host. */
     fl_op_call_fn *on_call;
+    fl_timed_time_fn *on_time;
     void *context;
+    double hold_s;
     double most_rows,
         mean_rows; /* of the hottest expert and of an average one, over the calls that were watched */
     /* The issuing thread's own. */
     bool watching, marking; /* marking: this step's ops get marks */
+    bool held;              /* this step was */
     fl_timed_span step;
     int32_t depth; /* of steps: one inside another is part of it */
     int32_t n_ops; /* of this step, with marks */
@@ -82,7 +90,7 @@ void fl_timed_begin(fl_backend *be, fl_timed_span *span);
 void fl_timed_end(fl_backend *be, fl_timed_span *span);
 
 /* For benchmarks: ops of all steps get marks, so none are recorded, and how even routing was is read, for which the
- * host waits once a layer. */
+ * host waits once a layer, unless on_call is told of calls. */
 void fl_timed_watch(fl_backend *be, bool watching);
 
 /* Rows of the hottest expert over the mean, as routed since the last reset; 0 = nothing was watched. */

@@ -5,10 +5,13 @@
 #include "backend/timed.h"
 #include "base/order.h"
 
-enum { RUNS_MAX = 99, DEPTH_MIN = 512 };
+enum { RUNS_MAX = 99, DEPTH_MIN = 512, CALLS_MAX = 1 << 16, TRIES = 3, SHORT_MIN = 128 };
 
 /* A step that takes so many times as long as its ops is bound by the host that issues them. */
 static const double HOST_BOUND = 1.25;
+
+/* A short step's ops are held back until the host has issued them; a longer one keeps its device busy. */
+static const double HOLD_S_MAX = 0.02;
 
 /* What the kinds of calls came to in one run of a step. */
 typedef struct run_sums {
@@ -20,8 +23,11 @@ typedef struct measuring {
     fl_engine *e;
     const fl_rates_measuring *m;
     fl_rate_samples *samples;
-    run_sums runs[RUNS_MAX]; /* of one step */
-    run_sums *into;          /* one of them, while it runs */
+    run_sums runs[RUNS_MAX];  /* of one step */
+    run_sums *into;           /* one of them, while it runs */
+    uint8_t kinds[CALLS_MAX]; /* of a device's calls, whose times come when the step is done */
+    int32_t n_called, n_timed;
+    double mark_s; /* what a call's marks take, by the last recording */
 } measuring;
 
 static void add_call(run_sums *sums, fl_rate_kind kind, fl_cost cost, double time_s) {
@@ -32,48 +38,110 @@ static void add_call(run_sums *sums, fl_rate_kind kind, fl_cost cost, double tim
 
 static void on_call(void *context, fl_op_id op, const void *args, double time_s) {
     measuring *t = context;
-    add_call(t->into, fl_rate_kind_of(op, args), fl_rate_cost(op, args), time_s);
+    fl_rate_kind kind = fl_rate_kind_of(op, args);
+    add_call(t->into, kind, fl_rate_cost(op, args), time_s);
+    if (t->n_called < CALLS_MAX) t->kinds[t->n_called] = (uint8_t)kind;
+    t->n_called++;
 }
 
-/* A step as the engine runs it: on a device a short piece of a prompt is a recording, from the second time on. */
-static fl_err run_whole(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, double *time_s) {
+static void on_time(void *context, double time_s) {
+    measuring *t = context;
+    if (t->n_timed < CALLS_MAX) t->into->time_s[t->kinds[t->n_timed]] += time_s;
+    t->n_timed++;
+}
+
+static double sum_of(const double of[FL_N_RATES]) {
+    double sum = 0;
+    for (int32_t i = 0; i < FL_RATE_step; i++) sum += of[i];
+    return sum;
+}
+
+/* A step as the engine runs it, and op by op; on a device short steps are recordings, from the second time on. */
+typedef struct whole_times {
+    double whole_s, plain_s;
+    bool recorded;
+} whole_times;
+
+static fl_err run_whole(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, whole_times *out) {
     fl_graph_piece piece;
     fl_dry_cost cost;
     FL_TRY(fl_dry_run_step(e->dry, rows, &cost));
-    if (!e->graphs || !fl_dry_run_wants_graph(e->dry, rows, cost.ops.total.flops, &piece))
-        return fl_step_try(e, rows, ids, time_s);
+    bool wants = e->graphs && fl_dry_run_wants_graph(e->dry, rows, cost.ops.total.flops, &piece);
     fl_err err = FL_ERR_OK;
-    for (int32_t i = 0; i < 3 && err == FL_ERR_OK; i++)
-        err = fl_step_try_piece(e, &piece, ids, FL_STEP_RECORDED, time_s);
-    return err == FL_ERR_UNSUPPORTED ? fl_step_try(e, rows, ids, time_s) : err;
+    for (int32_t i = 0; i < TRIES && wants && err == FL_ERR_OK; i++)
+        err = fl_step_try_piece(e, &piece, ids, FL_STEP_RECORDED, &out->whole_s);
+    if (wants && err != FL_ERR_UNSUPPORTED) {
+        out->recorded = true;
+        if (err == FL_ERR_OK) err = fl_step_try_piece(e, &piece, ids, FL_STEP_AS_IT_IS, &out->plain_s);
+        return err;
+    }
+    for (int32_t i = 0; i < TRIES; i++) FL_TRY(fl_step_try(e, rows, ids, &out->whole_s));
+    out->plain_s = out->whole_s;
+    out->recorded = e->graphs && rows->document_rows + rows->tail_rows == 0;
+    return FL_ERR_OK;
 }
 
-/* One run: its calls, scaled to the time of the same step unwatched where watching costs, and what lay between. */
-static fl_err run_once(measuring *t, const fl_dry_rows *rows, const int32_t *ids, run_sums *sums) {
+static fl_err run_watched(measuring *t, const fl_dry_rows *rows, const int32_t *ids, double hold_s,
+                          double *time_s) {
     fl_engine *e = t->e;
-    double whole_s = 0, watched_s, ops_s = 0;
-    *sums = (run_sums){0};
-    t->into = sums;
-    if (e->be->device) FL_TRY(run_whole(e, rows, ids, &whole_s));
+    *t->into = (run_sums){0};
+    t->n_called = t->n_timed = 0;
     fl_timed_watch(e->be, true);
     e->timed->on_call = on_call;
+    e->timed->on_time = on_time;
     e->timed->context = t;
-    fl_err err = fl_step_try(e, rows, ids, &watched_s);
+    e->timed->hold_s = hold_s;
+    fl_err err = fl_step_try(e, rows, ids, time_s);
+    e->timed->hold_s = 0;
+    e->timed->on_time = NULL;
     e->timed->on_call = NULL;
     fl_timed_watch(e->be, false);
-    if (err != FL_ERR_OK) return err;
-    if (!e->be->device) whole_s = watched_s;
-    for (int32_t i = 0; i < FL_N_RATES; i++) ops_s += sums->time_s[i];
-    double n_calls = 0;
-    for (int32_t i = 0; i < FL_RATE_step; i++) n_calls += sums->calls[i];
-    if (e->be->device && n_calls > 0 && whole_s > HOST_BOUND * ops_s) { /* the device waited for the host */
-        add_call(sums, FL_RATE_issue, (fl_cost){.flops = n_calls}, whole_s);
-        return FL_ERR_OK;
+    if (err != FL_ERR_OK || !e->be->mark) return err;
+    if (t->n_timed == t->n_called && t->n_called <= CALLS_MAX) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_INTERNAL, "rates: %d calls of a step, %d of them timed, at most %d", t->n_called,
+                   t->n_timed, CALLS_MAX);
+}
+
+/* Marks around a call take the device a time of their own, the same for each. At most half of a call's: none takes
+ * nothing. */
+static void take_marks_off(run_sums *sums, double mark_s) {
+    for (int32_t i = 0; i < FL_RATE_step; i++) {
+        double marks_s = sums->calls[i] * mark_s, most_s = sums->time_s[i] / 2;
+        sums->time_s[i] -= marks_s < most_s ? marks_s : most_s;
     }
-    double scale = ops_s > whole_s ? whole_s / ops_s : 1;
-    for (int32_t i = 0; i < FL_N_RATES; i++) sums->time_s[i] *= scale;
-    const fl_cost all_rows = {.flops = rows->document_rows + rows->tail_rows + rows->decode_rows};
-    add_call(sums, FL_RATE_step, all_rows, whole_s - scale * ops_s);
+}
+
+/* A recording takes what its ops do: what they took longer were the marks, of which the same step has none. */
+static void take_recording(measuring *t, const whole_times *times, run_sums *sums) {
+    double ops_s = sum_of(sums->time_s);
+    if (ops_s > times->whole_s) t->mark_s = (ops_s - times->whole_s) / sum_of(sums->calls);
+    take_marks_off(sums, t->mark_s);
+    double scale = times->whole_s / sum_of(sums->time_s);
+    for (int32_t i = 0; i < FL_RATE_step; i++) sums->time_s[i] *= scale;
+}
+
+/* One run: its calls, and of a step that is issued what lay between them. */
+static fl_err run_once(measuring *t, const fl_dry_rows *rows, const int32_t *ids, run_sums *sums) {
+    fl_engine *e = t->e;
+    whole_times times = {0};
+    double watched_s, hold_s = 0;
+    t->into = sums;
+    if (e->be->device) {
+        FL_TRY(run_whole(e, rows, ids, &times));
+        hold_s = 3 * times.plain_s < HOLD_S_MAX ? 3 * times.plain_s : 0;
+    }
+    FL_TRY(run_watched(t, rows, ids, hold_s, &watched_s));
+    if (!e->be->device) times.whole_s = watched_s;
+    if (times.recorded) take_recording(t, &times, sums);
+    else take_marks_off(sums, t->mark_s);
+    double ops_s = sum_of(sums->time_s), n_rows = rows->document_rows + rows->tail_rows + rows->decode_rows;
+    bool host_bound = times.plain_s > HOST_BOUND * ops_s; /* the device waits for it */
+    if (host_bound) {
+        const fl_cost n_calls = {.flops = sum_of(sums->calls)};
+        add_call(sums, FL_RATE_issue, n_calls, times.plain_s);
+    } else if (!times.recorded) {
+        add_call(sums, FL_RATE_step, (fl_cost){.flops = n_rows}, times.whole_s - ops_s);
+    }
     return FL_ERR_OK;
 }
 
@@ -143,6 +211,8 @@ static fl_err measure_all(measuring *t) {
         {.decode_rows = 8, .decode_pos = depth / 2, .n_logits = 8},
     };
     FL_TRY(fill(t, span));
+    for (int32_t rows = SHORT_MIN; e->be->device && rows <= most; rows *= 4)
+        FL_TRY(measure_step(t, &(fl_dry_rows){.document_rows = rows, .n_logits = 1}));
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) FL_TRY(measure_step(t, &steps[i]));
     return FL_ERR_OK;
 }

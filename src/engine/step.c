@@ -518,7 +518,7 @@ static fl_err forward(building *b, const fl_sample_args *sample) {
                           .n_logit_rows = b->n_logits,
                           .logits = e->logits_memory,
                           .sample = sample->n_rows > 0 ? sample : NULL,
-                          .on_layer = on_layer,
+                          .on_layer = e->timed->hold_s > 0 ? NULL : on_layer,
                           .on_layer_context = b,
                           .bucketed = b->bucketed,
                           .n_beside = b->bucketed ? b->bucket.decode_rows : 0,

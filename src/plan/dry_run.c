@@ -54,16 +54,31 @@ void fl_dry_run_close(fl_dry_run *dry) {
     free(dry);
 }
 
+static const fl_attend *attend_of(const fl_dry_run *dry) {
+    static const fl_attend everything = {0};
+    return dry->attend ? dry->attend : &everything;
+}
+
 bool fl_dry_run_wants_graph(const fl_dry_run *dry, const fl_dry_rows *rows, double flops,
                             fl_graph_piece *piece) {
-    static const fl_attend everything = {0};
     *piece = (fl_graph_piece){.document_rows = rows->document_rows,
                               .tail_rows = rows->tail_rows,
                               .pos = rows->document_rows > 0 ? rows->document_pos : rows->tail_pos,
                               .decode_rows = rows->decode_rows,
                               .decode_pos = rows->decode_pos};
     return rows->document_rows + rows->tail_rows > 0 &&
-           fl_graph_wants(dry->attend ? dry->attend : &everything, piece, flops / dry->shapes->config.layers);
+           fl_graph_wants(attend_of(dry), piece, flops / dry->shapes->config.layers);
+}
+
+fl_dry_rows fl_dry_run_bucket(const fl_dry_run *dry, const fl_graph_piece *piece, int32_t n_logits) {
+    fl_graph_piece bucket = fl_graph_bucket(attend_of(dry), piece);
+    return (fl_dry_rows){.document_rows = bucket.document_rows,
+                         .document_pos = bucket.pos,
+                         .tail_rows = bucket.tail_rows,
+                         .tail_pos = bucket.pos + piece->document_rows,
+                         .decode_rows = bucket.decode_rows,
+                         .decode_pos = bucket.decode_pos,
+                         .n_logits = bucket.decode_rows > 0 ? bucket.decode_rows + 1 : n_logits};
 }
 
 int64_t fl_dry_run_weights_bytes(const fl_dry_run *dry) {

@@ -45,6 +45,9 @@ bool fl_dry_run_wants_graph(const fl_dry_run *dry, const fl_dry_rows *rows, doub
 int32_t fl_dry_run_kept_blocks(const fl_dry_run *dry, int64_t ctx_tokens);
 int64_t fl_dry_run_kept_bytes(const fl_dry_run *dry, const fl_kv_shape *kv, int64_t ctx_tokens);
 
+/* The rows that this recording has: those of the piece's bucket. */
+fl_dry_rows fl_dry_run_bucket(const fl_dry_run *dry, const fl_graph_piece *piece, int32_t n_logits);
+
 /* Document rows come in multiples of it (fl_policy_tile_rows). */
 int32_t fl_dry_run_tile_rows(const fl_dry_run *dry);
 

@@ -35,19 +35,33 @@ static double op_calls(const fl_prediction *p) {
     return n;
 }
 
-static fl_err add_step(fl_dry_run *dry, const fl_dry_rows *rows, predicting *p) {
+/* Whether the step is a recording; then *rows become those that it has. Answers alone always are one. */
+static fl_err find_recording(fl_dry_run *dry, const fl_rates *rates, fl_dry_rows *rows, bool *recorded) {
     fl_dry_cost cost;
     fl_graph_piece piece;
-    const fl_cost all_rows = {.flops = rows->document_rows + rows->tail_rows + rows->decode_rows};
+    *recorded = false;
+    if (!rates->recorded) return FL_ERR_OK;
+    FL_TRY(fl_dry_run_step(dry, rows, &cost));
+    bool wanted = fl_dry_run_wants_graph(dry, rows, cost.ops.total.flops, &piece);
+    if (wanted) *rows = fl_dry_run_bucket(dry, &piece, rows->n_logits);
+    *recorded = wanted || rows->document_rows + rows->tail_rows == 0;
+    return FL_ERR_OK;
+}
+
+static fl_err add_step(fl_dry_run *dry, const fl_dry_rows *asked, predicting *p) {
+    fl_dry_cost cost;
+    fl_dry_rows rows = *asked;
+    bool recorded;
     fl_backend *count = fl_dry_run_backend(dry);
     double before_s = p->out->time_s, before_calls = op_calls(p->out);
+    FL_TRY(find_recording(dry, p->rates, &rows, &recorded));
+    const fl_cost all_rows = {.flops = rows.document_rows + rows.tail_rows + rows.decode_rows};
     fl_backend_count_watch(count, on_call, p);
-    fl_err err = fl_dry_run_step(dry, rows, &cost);
+    fl_err err = fl_dry_run_step(dry, &rows, &cost);
     fl_backend_count_watch(count, NULL, NULL);
     if (err != FL_ERR_OK) return err;
-    add_time(p, FL_RATE_step, &all_rows);
-    if (!p->rates->recorded || !fl_dry_run_wants_graph(dry, rows, cost.ops.total.flops, &piece))
-        add_issue(p, op_calls(p->out) - before_calls, p->out->time_s - before_s);
+    if (!recorded) add_time(p, FL_RATE_step, &all_rows);
+    if (!recorded) add_issue(p, op_calls(p->out) - before_calls, p->out->time_s - before_s);
     fl_count_add(&p->out->ops, &cost.ops);
     if (cost.scratch_bytes > p->out->scratch_bytes) p->out->scratch_bytes = cost.scratch_bytes;
     p->out->steps++;

@@ -34,7 +34,7 @@ typedef enum fl_rate_kind {
 #define X(name, op) FL_RATE_##name,
     FL_RATE_KINDS(X)
 #undef X
-    /* What a step takes between its ops. Its "FLOPs" are the step's rows. */
+    /* What a step takes between its ops; a recording nothing. Its "FLOPs" are the step's rows. */
     FL_RATE_step,
     /* What the host takes to hand a step's ops to a device, which works on them meanwhile: no step is shorter. Its
      * "FLOPs" are the step's calls of ops. */

@@ -14,14 +14,22 @@
 enum { MARKS = 12 };
 
 static struct device {
-    double now_s, marks_s[MARKS];
-    int32_t n_waits, n_ranges;
+    double now_s, marks_s[MARKS], mark_takes_s;
+    int32_t n_waits, n_ranges, n_holds;
 } device;
 
 static fl_err mark(fl_backend *be, int32_t i) {
     (void)be;
     assert_in_range(i, 0, MARKS - 1);
     device.marks_s[i] = device.now_s;
+    device.now_s += device.mark_takes_s;
+    return FL_ERR_OK;
+}
+
+static fl_err hold(fl_backend *be, double time_s) {
+    (void)be;
+    device.now_s += time_s;
+    device.n_holds++;
     return FL_ERR_OK;
 }
 
@@ -63,6 +71,7 @@ static fixture open_fixture(bool on_device) {
         f.be->marks_max = MARKS;
         f.be->mark = mark;
         f.be->mark_time = mark_time;
+        f.be->hold = hold;
         f.be->wait = wait;
         f.be->range_begin = range_begin;
         f.be->range_end = range_end;
@@ -227,29 +236,47 @@ static void a_step_inside_of_a_step_counts_once(void **state) {
 }
 
 typedef struct call {
-    int32_t n;
+    int32_t n, n_times;
     fl_op_id op;
+    double time_s;
 } call;
 
 static void hear(void *context, fl_op_id op, const void *args, double time_s) {
     call *c = context;
     assert_non_null(args);
-    assert_true(time_s >= 0);
+    assert_true(time_s == 0); /* not known yet */
     c->op = op;
     c->n++;
 }
 
-static void calls_are_told_one_by_one(void **state) {
+static void hear_time(void *context, double time_s) {
+    call *c = context;
+    c->time_s += time_s;
+    c->n_times++;
+}
+
+static void calls_are_told_and_then_their_times(void **state) {
     (void)state;
     fixture f = open_fixture(true);
     call heard = {0};
     f.timed->on_call = hear;
+    f.timed->on_time = hear_time;
     f.timed->context = &heard;
+    f.timed->hold_s = 5;
+    device.mark_takes_s = 0.25;
+    fl_timed_step_begin(f.be, 64, true);
     multiply(&f, 1);
+    span(&f, "between", FL_TRACE_COMM, 1); /* no call */
     multiply(&f, 1);
+    fl_timed_step_issued(f.be);
     assert_int_equal(heard.n, 2);
     assert_int_equal(heard.op, FL_OP_matmul);
-    assert_int_equal(device.n_waits, 2); /* else the time were the host's */
+    assert_int_equal(heard.n_times, 0);
+    assert_int_equal(device.n_waits, 0); /* nothing waits for a call */
+    fl_timed_step_end(f.be);
+    assert_int_equal(heard.n_times, 2);
+    close_to(heard.time_s, 2 * 0.25);
+    assert_int_equal(device.n_holds, 1); /* before the first */
     close_fixture(&f);
 }
 
@@ -261,7 +288,7 @@ int main(void) {
         cmocka_unit_test(short_steps_are_one_span_unless_somebody_looks),
         cmocka_unit_test(a_replayed_step_is_one_span_of_the_trace),
         cmocka_unit_test(a_step_inside_of_a_step_counts_once),
-        cmocka_unit_test(calls_are_told_one_by_one),
+        cmocka_unit_test(calls_are_told_and_then_their_times),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

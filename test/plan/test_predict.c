@@ -125,6 +125,25 @@ static void a_slow_host_holds_its_device_up(void **state) {
     close_shape(&p);
 }
 
+/* 1,088 rows are recorded as 1,280, and a recording's calls have all of its time. */
+static void a_recording_has_the_rows_of_its_bucket(void **state) {
+    (void)state;
+    planned p = open_shape("spark-66m:1");
+    fl_rates rates = {.measured = true};
+    fl_prediction asked, bucket, found;
+    const fl_dry_rows rows = {.document_rows = 1088, .n_logits = 1},
+                      more = {.document_rows = 1280, .n_logits = 1};
+    for (int i = 0; i < FL_RATE_step; i++) rates.of[i].flop_s = rates.of[i].fp8_flop_s = 1e-12;
+    assert_int_equal(fl_predict_step(p.dry, &rates, &rows, &asked), FL_ERR_OK);
+    assert_int_equal(fl_predict_step(p.dry, &rates, &more, &bucket), FL_ERR_OK);
+    assert_true(bucket.time_s > 1.1 * asked.time_s);
+    rates.of[FL_RATE_step].call_s = 1;
+    rates.recorded = true;
+    assert_int_equal(fl_predict_step(p.dry, &rates, &rows, &found), FL_ERR_OK);
+    near(found.time_s, bucket.time_s);
+    close_shape(&p);
+}
+
 static void too_many_decode_rows_are_refused(void **state) {
     (void)state;
     planned p = open_shape("spark-66m:1");
@@ -140,6 +159,7 @@ int main(void) {
         cmocka_unit_test(every_call_counts_once),
         cmocka_unit_test(time_is_work_over_rate),
         cmocka_unit_test(a_slow_host_holds_its_device_up),
+        cmocka_unit_test(a_recording_has_the_rows_of_its_bucket),
         cmocka_unit_test(too_many_decode_rows_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -205,6 +205,7 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->marks_max = FL_CUDA_MARKS;
     be->mark = fl_cuda_mark;
     be->mark_time = fl_cuda_mark_time;
+    be->hold = fl_cuda_hold;
     be->range_begin = fl_cuda_range_begin;
     be->range_end = fl_cuda_range_end;
     be->free_bytes = cuda_free_bytes;

@@ -86,6 +86,7 @@ fl_err fl_cuda_marks_open(fl_cuda *cuda);
 void fl_cuda_marks_close(fl_cuda *cuda);
 fl_err fl_cuda_mark(fl_backend *be, int32_t i);
 bool fl_cuda_mark_time(fl_backend *be, int32_t i, double *time_s);
+fl_err fl_cuda_hold(fl_backend *be, double time_s);
 void fl_cuda_range_begin(fl_backend *be, const char *name);
 void fl_cuda_range_end(fl_backend *be);
 
