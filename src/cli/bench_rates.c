@@ -8,12 +8,25 @@
 #include "cli/format.h"
 #include "engine/rates_measure.h"
 
-enum { DEPTH = 8192, DEVICE_DEPTH = 65536, RUNS = 3 };
+enum { DEPTH = 8192, DEVICE_DEPTH = 65536, RUNS = 3, REQUESTS = 7, REQUEST_TOKENS = 512 };
 
 /* Between them these make every kind of call. Random weights say nothing of density: theirs is imposed. */
 static const struct {
     const char *policy, *kv, *density;
 } engines[] = {{"full", "auto", NULL}, {"window-anchors", "int4", NULL}, {"blocks", "fp8", "20%"}};
+
+/* A prompt's first token less its one step, the best of each: what it takes around it. */
+static fl_err measure_request(fl_bench *b, const int32_t *ids, fl_rate_samples *samples) {
+    double step_s = 0, best_s = 0, ttft_s;
+    if (!b->engine->be->device) return FL_ERR_OK;
+    FL_TRY(fl_rates_measure_prompt(b->engine, ids, REQUEST_TOKENS, &step_s));
+    for (int32_t i = 0; i < REQUESTS; i++) {
+        FL_TRY(fl_bench_first_token(b, REQUEST_TOKENS, &ttft_s));
+        if (i == 0 || ttft_s < best_s) best_s = ttft_s;
+    }
+    const fl_rate_sample sample = {.kind = FL_RATE_request, .calls = 1, .time_s = best_s - step_s};
+    return fl_rate_samples_add(samples, &sample);
+}
 
 static fl_err measure_with(const fl_options *options, int32_t depth, fl_rate_samples *samples,
                            fl_rates *out) {
@@ -24,6 +37,7 @@ static fl_err measure_with(const fl_options *options, int32_t depth, fl_rate_sam
     if (err == FL_ERR_OK) err = fl_bench_prompt(&b, depth, &ids);
     const fl_rates_measuring m = {.ids = ids, .depth = depth, .runs = RUNS};
     if (err == FL_ERR_OK) err = fl_rates_measure(b.engine, &m, samples);
+    if (err == FL_ERR_OK) err = measure_request(&b, ids, samples);
     if (err == FL_ERR_OK) {
         fl_engine_get_info(b.engine, &info);
         out->recorded = info.graphs;

@@ -145,6 +145,16 @@ static fl_err run_once(measuring *t, const fl_dry_rows *rows, const int32_t *ids
     return FL_ERR_OK;
 }
 
+fl_err fl_rates_measure_prompt(fl_engine *e, const int32_t *ids, int32_t n_tokens, double *time_s) {
+    const fl_dry_rows rows = {.document_rows = n_tokens, .n_logits = 1};
+    whole_times times = {0};
+    for (int32_t i = 0; i < TRIES; i++) {
+        FL_TRY(run_whole(e, &rows, ids, &times));
+        if (i == 0 || times.whole_s < *time_s) *time_s = times.whole_s;
+    }
+    return FL_ERR_OK;
+}
+
 /* A sample for each kind, with the median of the runs' times. */
 static fl_err keep_medians(measuring *t) {
     double times_s[RUNS_MAX];

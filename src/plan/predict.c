@@ -78,6 +78,7 @@ fl_err fl_predict_prompt(fl_dry_run *dry, const fl_rates *rates, const fl_dry_pr
                          const fl_predict_load *load, fl_prediction *out) {
     predicting p = {.rates = rates, .out = out};
     *out = (fl_prediction){0};
+    add_time(&p, FL_RATE_request, &(fl_cost){0});
     for (int32_t pos = prompt->pos; pos < prompt->n_tokens;) {
         fl_dry_rows rows = fl_dry_prompt_step(prompt, pos, &pos);
         if (load) {

@@ -14,6 +14,7 @@ const char *fl_rate_name(fl_rate_kind kind) {
 #undef X
             [FL_RATE_step] = "step",
         [FL_RATE_issue] = "issue",
+        [FL_RATE_request] = "request",
     };
     return names[kind];
 }

@@ -39,6 +39,9 @@ typedef enum fl_rate_kind {
     /* What the host takes to hand a step's ops to a device, which works on them meanwhile: no step is shorter. Its
      * "FLOPs" are the step's calls of ops. */
     FL_RATE_issue,
+    /* What a prompt takes around its steps: it is queued, admitted, its token told. Timed on a device, whose prompts
+     * may be so short that it shows. */
+    FL_RATE_request,
     FL_N_RATES
 } fl_rate_kind;
 
