@@ -294,8 +294,12 @@ FL_DEVICE void odd_pair(const params &p, group_shared *s, int32_t i, group_state
 template <int SIDE> FL_DEVICE void store_group(const params &p, group_shared *s, const group_state &st) {
     const task &t = s->t;
     float l[2] = {row_sum(st.l[0]), row_sum(st.l[1])};
-    if (SIDE == 1) send_m(s->m[0], l);
-    fl_named_barrier_wait(EVEN_THERE, 2 * GROUP_THREADS);
+    if (SIDE == 1) {
+        send_m(s->m[0], l);
+        fl_named_barrier_arrive(EVEN_THERE, 2 * GROUP_THREADS);
+    } else {
+        fl_named_barrier_wait(EVEN_THERE, 2 * GROUP_THREADS);
+    }
 #pragma unroll
     for (int32_t row = 0; row < 2; row++) {
         int32_t lane = group_lane(row);
