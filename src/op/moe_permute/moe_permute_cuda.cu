@@ -1,9 +1,9 @@
 /* moe_permute, CUDA: a counting sort that is stable and has one result, then the gather.
  *
- * Pairs are cut into chunks of CHUNK, one block each; a warp has CHUNK / 8 of them, in order, 32 at a time. Inside a
- * chunk a pair's rank among those of its expert is: those of earlier warps, those of its warp's earlier steps, those of
- * lower lanes in its step. Calls of one chunk (decoding) sort in one launch. Others count first, and if there are few
- * counts every placing block adds them up by itself, which takes less time than two more launches:
+ * Pairs are cut into chunks of CHUNK, one block each; a warp has CHUNK / WARPS of them, in order, 32 at a time. Inside
+ * a chunk a pair's rank among those of its expert is: those of earlier warps, those of its warp's earlier steps, those
+ * of lower lanes in its step. Calls of one chunk (decoding) sort in one launch. Others count first, and if there are
+ * few counts every placing block adds them up by itself, which takes less time than two more launches:
  *   count_kernel   the pairs of each expert in each chunk          workspace counts[expert][chunk]
  *   scan_kernel    many: in place: those of the expert in earlier chunks; totals[expert]
  *   groups_kernel  many: first place of each expert                group_rows
@@ -14,7 +14,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, CHUNK = 2048, STEPS = CHUNK / THREADS, COUNTS_FEW = 1 << 14 };
+enum { THREADS = 512, WARPS = THREADS / 32, CHUNK = 2048, STEPS = CHUNK / THREADS, COUNTS_FEW = 1 << 14 };
 
 typedef struct params {
     const int32_t *ids;
@@ -197,8 +197,8 @@ typedef struct sorting {
     int32_t *before; /* [n_experts] pairs of earlier blocks */
 } sorting;
 
-static size_t sorting_bytes(const params &p) {
-    return ((WARPS + 3) * (size_t)p.n_experts + 2) * sizeof(int32_t);
+static size_t sorting_bytes(int32_t n_experts) {
+    return ((WARPS + 3) * (size_t)n_experts + 2) * sizeof(int32_t);
 }
 
 static __global__ void __launch_bounds__(THREADS) place_kernel(const params p) {
@@ -350,7 +350,9 @@ static fl_err sort_pairs(fl_cuda *cuda, const fl_moe_permute_args *a, const int3
             groups_kernel<<<1, THREADS, 0, cuda->stream>>>(p);
         }
     }
-    place_kernel<<<(uint32_t)p.n_chunks, THREADS, sorting_bytes(p), cuda->stream>>>(p);
+    FL_CUDA_TRY(cudaFuncSetAttribute(place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)sorting_bytes(FL_MOE_EXPERTS_MAX)));
+    place_kernel<<<(uint32_t)p.n_chunks, THREADS, sorting_bytes(a->n_experts), cuda->stream>>>(p);
     return FL_CUDA_LAUNCHED("moe_permute, sorting");
 }
 
