@@ -514,8 +514,7 @@ static int32_t splits_of(const fl_kv_rows *seq) {
     return (seq->pos + seq->n_rows - 1) / SPLIT + 1;
 }
 
-/* Which kernel. */
-/* GROUPS: wgmma; the others multiply warp by warp. */
+/* Which kernel. GROUPS: wgmma; the others multiply warp by warp. */
 typedef enum way { PLAIN, PAGE_BY_PAGE, RING, PAIRS_OF_WARPS, GROUPS } way;
 
 /* (row, head) pairs that share keys. Heads alone count where a row's bits may not depend on the rows beside it. */

@@ -270,12 +270,12 @@ FL_DEVICE void odd_pair(const params &p, group_shared *s, int32_t i, group_state
     group_weights own;
     issue_scores<1, PLAIN_KEYS>(s, i, *st, sum);
     fl_named_barrier_wait(EVEN_THERE, 2 * GROUP_THREADS);
+    fl_wgmma_wait<0>(); /* the even page's took as long: O may move warp by warp, with no product under way */
+    fl_wgmma_pin(sum);
+    release_part<PAIRED>(&s->empty[1][HALF_K_PE]);
     take_m(s->m[0], m);
     move_sums(st, m);
     issue_even_page(s, st);
-    fl_wgmma_wait<1>();
-    fl_wgmma_pin(sum);
-    release_part<PAIRED>(&s->empty[1][HALF_K_PE]);
     find_tops(p, s, s->pages[1][i], sum, top);
     m[0] = next_m(m[0], top[0]), m[1] = next_m(m[1], top[1]);
     send_m(s->m[1], m);
