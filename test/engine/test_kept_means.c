@@ -11,9 +11,10 @@
 #include <cmocka.h>
 
 #include "engine/engine.h"
+#include "support/asking.h"
 #include "support/golden.h"
 
-enum { ANSWER = 4, CTX = 4096, SPAN = 512, BLOCK = 128, DOCUMENT = 1792 };
+enum { CTX = 4096, SPAN = 512, BLOCK = 128, DOCUMENT = 1792 };
 
 static struct watch {
     const fl_op_table *real;
@@ -57,40 +58,10 @@ static fl_engine *open_engine(int32_t span, const char *rope) {
     return e;
 }
 
-typedef struct answer {
-    fl_finish finish;
-    int64_t cached;
-    float logprobs[ANSWER];
-} answer;
-
 /* The session stays open: its pages hold the prompt. */
-static answer ask(fl_engine *e, const golden *g, fl_session **session) {
-    fl_request_params p;
-    fl_request *request = NULL;
-    fl_event event;
-    answer a = {0};
-    int32_t n = 0;
-    fl_request_params_default(&p);
-    p.tokens = g->ids;
-    p.n_tokens = g->n;
-    p.document_tokens = DOCUMENT;
-    p.max_tokens = ANSWER;
-    p.ignore_eos = true;
+static answer ask_in(fl_engine *e, const golden *g, fl_session **session) {
     assert_int_equal(fl_session_open(e, session), FL_ERR_OK);
-    if (fl_submit(*session, &p, &request) != FL_ERR_OK) fail_msg("submit: %s", fl_err_detail());
-    do {
-        assert_int_equal(fl_poll(request, 500, &event), FL_ERR_OK);
-        if (event.type == FL_EVENT_TOKEN) a.logprobs[n++] = event.logprob;
-    } while (event.type != FL_EVENT_DONE);
-    a.finish = event.finish;
-    a.cached = event.cached_tokens;
-    fl_request_close(request);
-    return a;
-}
-
-static void assert_same(const answer *a, const answer *b) {
-    assert_int_equal(b->finish, FL_FINISH_LENGTH);
-    assert_memory_equal(a->logprobs, b->logprobs, sizeof a->logprobs);
+    return finish(submit(*session, g->ids, g->n, DOCUMENT));
 }
 
 /* Of one layer and plane, made at once from the session's pages. */
@@ -122,7 +93,7 @@ static void each_block_is_read_once(void **state) {
     for (int32_t planes = 1; planes <= 2; planes++) {
         fl_engine *e = open_engine(SPAN, ropes[planes - 1]);
         fl_session *s = NULL;
-        assert_int_equal(ask(e, &g, &s).finish, FL_FINISH_LENGTH);
+        assert_int_equal(ask_in(e, &g, &s).finish, FL_FINISH_LENGTH);
         assert_int_equal(e->means.n_known, DOCUMENT / BLOCK);
         assert_int_equal(watch.n_blocks, e->config->layers * planes * (DOCUMENT / BLOCK));
         for (int32_t i = 0; i < e->config->layers; i++)
@@ -136,7 +107,7 @@ static void each_block_is_read_once(void **state) {
 static answer ask_alone(const golden *g) {
     fl_engine *e = open_engine(4096, NULL);
     fl_session *s = NULL;
-    answer a = ask(e, g, &s);
+    answer a = ask_in(e, g, &s);
     fl_session_close(s);
     fl_engine_close(e);
     return a;
@@ -157,12 +128,12 @@ static void a_request_begins_with_none(void **state) {
     answer expected = ask_alone(&g);
     fl_engine *e = open_engine(SPAN, NULL);
     g.ids[1100] ^= 1;
-    ask(e, &g, &s);
+    ask_in(e, &g, &s);
     fl_session_close(s);
     g.ids[1100] ^= 1;
     spoil(e);
     watch_again(-1);
-    answer found = ask(e, &g, &s);
+    answer found = ask_in(e, &g, &s);
     assert_int_equal(found.cached, 1024);
     assert_int_equal(watch.first_block, 0);
     assert_same(&expected, &found);
@@ -181,12 +152,12 @@ static void a_failed_step_leaves_none(void **state) {
     answer expected = ask_alone(&g);
     fl_engine *e = open_engine(SPAN, NULL);
     watch_again(e->config->layers + e->config->layers / 2);
-    assert_int_equal(ask(e, &g, &s).finish, FL_FINISH_ERROR);
+    assert_int_equal(ask_in(e, &g, &s).finish, FL_FINISH_ERROR);
     assert_int_equal(e->means_of, 0);
     fl_session_close(s);
     spoil(e);
     watch_again(-1);
-    answer found = ask(e, &g, &s);
+    answer found = ask_in(e, &g, &s);
     assert_int_equal(watch.first_block, 0);
     assert_same(&expected, &found);
     fl_session_close(s);
