@@ -112,19 +112,19 @@ static const shape shapes[] = {
     /* 64 (row, head) pairs and more that share keys */
     {OC_CHECK, 64, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {63}, 0, EVERY_KEY},
     {OC_CHECK, 64, 512, 64, FL_KV_BF16, OC_LARGE, {1, 1}, {64, 0}, 0, EVERY_KEY},
-    {OC_CHECK, 128, 512, 64, FL_KV_BF16, OC_SPIKE, {2}, {511}, 0, EVERY_KEY}, /* over the end of a split */
+    {OC_CHECK, 64, 512, 64, FL_KV_BF16, OC_SPIKE, {2}, {511}, 0, EVERY_KEY}, /* over the end of a split */
     {OC_CHECK, 70, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {190}, 0, EVERY_KEY},
     {OC_CHECK, 16, 512, 64, FL_KV_BF16, OC_NORMAL, {9}, {120}, 0, EVERY_KEY},
-    {OC_CHECK, 64, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {300}, 0, NEAR_AND_SINKS},
+    {OC_SLOW, 64, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {300}, 0, NEAR_AND_SINKS},
     {OC_CHECK, 64, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {450}, 0, FAR},
     {OC_CHECK, 64, 512, 64, FL_KV_BF16, OC_NORMAL, {1, 1}, {70, 7}, 0, NO_KEY},
     {OC_CHECK, 64, 512, 64, FL_KV_FP8, OC_NORMAL, {1}, {130}, 0, EVERY_KEY},
-    {OC_CHECK, 100, 512, 64, FL_KV_FP8, OC_SPIKE, {2}, {250}, 0, EVERY_KEY},
-    {OC_CHECK, 64, 512, 64, FL_KV_FP8, OC_NORMAL, {2}, {511}, 0, EVERY_KEY},
+    {OC_CHECK, 100, 512, 64, FL_KV_FP8, OC_SPIKE, {1}, {130}, 0, EVERY_KEY},
+    {OC_SLOW, 64, 512, 64, FL_KV_FP8, OC_NORMAL, {2}, {511}, 0, EVERY_KEY},
     {OC_CHECK, 16, 512, 64, FL_KV_FP8, OC_NORMAL, {5}, {510}, 0, NEAR},
     {OC_CHECK, 64, 512, 64, FL_KV_INT4, OC_NORMAL, {1}, {100}, 0, EVERY_KEY},
-    {OC_CHECK, 128, 512, 64, FL_KV_INT4, OC_SPIKE, {1}, {400}, 8, EVERY_KEY},
-    {OC_CHECK, 64, 512, 64, FL_KV_INT4, OC_NORMAL, {4, 1}, {254, 9}, 2, EVERY_KEY},
+    {OC_CHECK, 128, 512, 64, FL_KV_INT4, OC_SPIKE, {1}, {130}, 8, EVERY_KEY},
+    {OC_SLOW, 64, 512, 64, FL_KV_INT4, OC_NORMAL, {4, 1}, {254, 9}, 2, EVERY_KEY},
     {OC_CHECK, 16, 512, 64, FL_KV_INT4, OC_NORMAL, {6, 3}, {250, 61}, 3, SEGMENT},
     {OC_SLOW, 16, 512, 64, FL_KV_FP8, OC_SPIKE, {3, 2}, {2047, 900}, 0, EVERY_KEY},
     {OC_SLOW, 2, 512, 64, FL_KV_INT4, OC_NORMAL, {2}, {71679}, 2, EVERY_KEY}, /* beyond 132 splits */
