@@ -70,13 +70,6 @@ FL_DEVICE void issue_quarter(float (&sum)[32], uint64_t q, uint64_t keys) {
     }
 }
 
-/* This warp is done with a part, of which both blocks of a cluster bring some. */
-template <bool PAIRED> FL_DEVICE void release_part(uint64_t *empty) {
-    uint32_t lane = threadIdx.x % 32;
-    if (PAIRED && lane < 2) fl_barrier_arrive_at(empty, lane);
-    if (!PAIRED && lane == 0) fl_barrier_arrive(empty);
-}
-
 /* Keys behind the last row's position: what is stored there may be NaN, weight 0 or not. Their latents become zeros. */
 FL_DEVICE void blank_page(group_shared *s, int32_t side, int32_t there, uint32_t parity) {
     int32_t runs = (PAGE - there) * (ROW / 16);
@@ -235,7 +228,7 @@ template <int SIDE, bool PAIRED>
 FL_DEVICE void finish_page(group_shared *s, int32_t page_side, group_state *st) {
     fl_wgmma_wait<0>();
     fl_wgmma_pin(st->o);
-    release_part<PAIRED>(&s->empty[page_side][SIDE]);
+    fl_barrier_release<PAIRED ? 2 : 1>(&s->empty[page_side][SIDE]);
 }
 
 template <bool PLAIN_KEYS, bool PAIRED>
@@ -245,7 +238,7 @@ FL_DEVICE void even_pair(const params &p, group_shared *s, int32_t i, group_stat
     issue_scores<0, PLAIN_KEYS>(s, i, *st, sum);
     fl_wgmma_wait<0>();
     fl_wgmma_pin(sum);
-    release_part<PAIRED>(&s->empty[0][HALF_K_PE]);
+    fl_barrier_release<PAIRED ? 2 : 1>(&s->empty[0][HALF_K_PE]);
     find_tops(p, s, s->pages[0][i], sum, top);
     m[0] = next_m(st->m[0], top[0]), m[1] = next_m(st->m[1], top[1]);
     send_m(s->m[0], m);
@@ -272,7 +265,7 @@ FL_DEVICE void odd_pair(const params &p, group_shared *s, int32_t i, group_state
     fl_named_barrier_wait(EVEN_THERE, 2 * GROUP_THREADS);
     fl_wgmma_wait<0>(); /* the even page's took as long: O may move warp by warp, with no product under way */
     fl_wgmma_pin(sum);
-    release_part<PAIRED>(&s->empty[1][HALF_K_PE]);
+    fl_barrier_release<PAIRED ? 2 : 1>(&s->empty[1][HALF_K_PE]);
     take_m(s->m[0], m);
     move_sums(st, m);
     issue_even_page(s, st);

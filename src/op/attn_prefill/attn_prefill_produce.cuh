@@ -76,7 +76,8 @@ FL_DEVICE bool plan_step(const fl_prefill_call *c, uint32_t *listed, prefill_pla
     }
 }
 
-template <class SHARED> FL_DEVICE void put_step(SHARED *s, const planned_step *step, ring_place<PLANS> *at) {
+template <class SHARED>
+FL_DEVICE void put_step(SHARED *s, const planned_step *step, fl_ring_place<PLANS> *at) {
     int32_t lane = threadIdx.x % 32;
     fl_barrier_wait(&s->plan_empty[at->stage], at->parity ^ 1);
     prefill_step *out = &s->plan[at->stage];
@@ -89,7 +90,7 @@ template <class SHARED> FL_DEVICE void put_step(SHARED *s, const planned_step *s
 
 /* By a warp of its own: walking takes about as long as consumers need for a tile, and no copy should wait for it. */
 template <class SHARED> FL_DEVICE void plan_tasks(SHARED *s, const fl_prefill_call *c) {
-    ring_place<PLANS> at;
+    fl_ring_place<PLANS> at;
     for (uint32_t i = blockIdx.x; i < c->n_tasks; i += gridDim.x) {
         prefill_plan plan = {task_of(c, i)};
         planned_step step = {}, next = {};
@@ -165,7 +166,7 @@ FL_DEVICE int4 produce_keys(SHARED *s, const prefill_maps *maps, int32_t head, f
     const int4 *planned = (const int4 *)&s->plan[at->plan.stage];
     int4 step = planned[0], bits = {};
     if (SHARED::HAS_LISTS) bits = planned[1];
-    release(&s->plan_empty[at->plan.stage]);
+    fl_barrier_release_together(&s->plan_empty[at->plan.stage]);
     at->plan.advance();
     fl_barrier_wait(&s->k_empty[at->k.stage], at->k.parity ^ 1);
     if (fl_elect_one()) {

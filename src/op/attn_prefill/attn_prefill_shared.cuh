@@ -71,21 +71,10 @@ template <int NOPE, int ROPE, int V, bool LISTS> struct prefill_shared {
     uint32_t listed[LISTS ? FL_ATTN_LIST_BLOCKS_MAX / 32 : 1];
 };
 
-/* The n-th use of a ring of stages: its stage, and the parity of the stage's barriers then. */
-template <int STAGES> struct ring_place {
-    int32_t stage = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++stage < STAGES) return;
-        stage = 0;
-        parity ^= 1;
-    }
-};
-
 /* Where a thread stands in the rings, from one task to the next. */
 template <int STAGES> struct ring_places {
-    ring_place<STAGES> k, v;
-    ring_place<PLANS> plan;
+    fl_ring_place<STAGES> k, v;
+    fl_ring_place<PLANS> plan;
     uint32_t q_parity = 0;
 };
 
@@ -107,12 +96,6 @@ FL_DEVICE prefill_task task_of(const fl_prefill_call *c, uint32_t task) {
     if (gridDim.x % row_tiles == 0) turn = (c->n_tasks - 1) / gridDim.x - task / gridDim.x;
     int32_t i = (int32_t)(task % row_tiles);
     return {c->first_tile + (turn % 2 ? i : c->row_tiles - 1 - i), (int32_t)head};
-}
-
-/* One arrival of a warp that has read what the barrier guards. */
-FL_DEVICE void release(uint64_t *barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) fl_barrier_arrive(barrier);
 }
 
 /* ---- running state --------------------------------------------------------------------------------------------- */

@@ -302,7 +302,7 @@ FL_DEVICE bool weigh(SHARED *shared, int32_t stage, float (&s)[64], const int4 *
     run->bias = SHARED::HAS_LISTS ? __int_as_float(step->part_or_bias) : 0;
     if (flags & STEP_RANGES) hide_by_ranges(s, row_ranges, {step->key[0], step->key[1]});
     if (SHARED::HAS_LISTS && flags & STEP_BITS) hide_by_bits(s, step->bits);
-    release(&shared->k_empty[stage]);
+    fl_barrier_release_together(&shared->k_empty[stage]);
     bool last = __any_sync(~0u, flags & STEP_LAST);
     if (last && threadIdx.x % 32 == 0) fl_barrier_arrive(&shared->q_empty);
     find_exponents(s, run);
@@ -333,7 +333,7 @@ template <class SHARED> FL_DEVICE void await(uint64_t *barrier, uint32_t parity)
     else fl_barrier_wait(barrier, parity);
 }
 
-template <class SHARED> FL_DEVICE void wait_for_keys(SHARED *s, const ring_place<SHARED::STAGES> *k) {
+template <class SHARED> FL_DEVICE void wait_for_keys(SHARED *s, const fl_ring_place<SHARED::STAGES> *k) {
     await<SHARED>(&s->k_full[k->stage], k->parity);
 }
 
@@ -363,7 +363,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     start_sums(o, &run);
     wait_for_keys(shared, &at->k);
     if (shared->step[at->k.stage].flags & STEP_NONE) {
-        release(&shared->k_empty[at->k.stage]);
+        fl_barrier_release_together(&shared->k_empty[at->k.stage]);
         at->k.advance();
         if (!has_rows || !(c->first || c->last)) return;
         if (!c->first) read_sums(state, o, &run);
@@ -403,7 +403,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
         fl_wgmma_wait<0>();
         fl_wgmma_pin(o);
         fl_wgmma_pin(s); /* P is packed after the product that reads the last one */
-        release(&shared->v_empty[at->v.stage]);
+        fl_barrier_release_together(&shared->v_empty[at->v.stage]);
         at->v.advance();
         shrink(o, &run);
         if (TURNS) soften(s, &run);
@@ -414,7 +414,7 @@ FL_DEVICE void consume_task(SHARED *shared, const fl_prefill_call *c, prefill_ta
     issue_values(o, p, fl_wgmma_mn_major(shared->v[uniform(at->v.stage)][0], CHUNK_BYTES));
     fl_wgmma_wait<0>();
     fl_wgmma_pin(o);
-    release(&shared->v_empty[at->v.stage]);
+    fl_barrier_release_together(&shared->v_empty[at->v.stage]);
     at->v.advance();
     if (has_rows) finish_task(c, task.head, row, state, o, &run);
 }

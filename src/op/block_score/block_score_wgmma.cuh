@@ -54,17 +54,6 @@ template <int STEPS> struct score_shared {
     uint64_t q_full[SCORERS], q_empty[SCORERS], full[STAGES], empty[STAGES];
 };
 
-/* The n-th use of the stages: which one, and the parity of its barriers then. */
-struct score_ring {
-    int32_t place = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++place < STAGES) return;
-        place = 0;
-        parity ^= 1;
-    }
-};
-
 /* ---- what a block does ----------------------------------------------------------------------------------------- */
 
 /* Chunks first .. end - 1 of the tiles from SCORERS group on. */
@@ -169,14 +158,14 @@ FL_DEVICE void describe_chunk(const params &p, const piece &now, int32_t chunk, 
 /* By one warp. */
 template <class SHARED> FL_DEVICE void produce(SHARED *s, const tensors *maps, const params &p) {
     pieces all = first_pieces(p);
-    score_ring at;
+    fl_ring_place<STAGES> at;
     uint32_t q_parity = 0;
     for (piece now; next_piece(p, &all, &now); q_parity ^= 1)
         for (int32_t i = now.first; i < now.end; i++) {
-            fl_barrier_wait(&s->empty[at.place], at.parity ^ 1);
+            fl_barrier_wait(&s->empty[at.stage], at.parity ^ 1);
             if (fl_elect_one()) {
-                describe_chunk(p, now, i, &s->chunk[at.place]);
-                load_means(s, maps, p.nope_dim, at.place, now, i);
+                describe_chunk(p, now, i, &s->chunk[at.stage]);
+                load_means(s, maps, p.nope_dim, at.stage, now, i);
             }
             __syncwarp();
             at.advance();
@@ -185,10 +174,10 @@ template <class SHARED> FL_DEVICE void produce(SHARED *s, const tensors *maps, c
             prefetch_next_rows<SHARED>(maps, p, all);
             __syncwarp();
         }
-    fl_barrier_wait(&s->empty[at.place], at.parity ^ 1);
+    fl_barrier_wait(&s->empty[at.stage], at.parity ^ 1);
     if (fl_elect_one()) {
-        s->chunk[at.place].flags = CHUNK_NONE;
-        fl_barrier_arrive(&s->full[at.place]);
+        s->chunk[at.stage].flags = CHUNK_NONE;
+        fl_barrier_arrive(&s->full[at.stage]);
     }
 }
 
@@ -245,11 +234,6 @@ FL_DEVICE float score_of(const float (&d)[64]) {
 
 /* ---- scorers: the order of work -------------------------------------------------------------------------------- */
 
-FL_DEVICE void release(uint64_t *barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) fl_barrier_arrive(barrier);
-}
-
 /* D = means q^T of a tile, under way. */
 template <int STEPS> FL_DEVICE void issue(float (&d)[64], uint64_t means, uint64_t q) {
     constexpr int SLICE_STEPS = SLICE / 16, MEANS_SLICE = CHUNK * SLICE * 2 / 16,
@@ -285,8 +269,8 @@ template <int STEPS> FL_DEVICE void score(score_shared<STEPS> *s, const params &
     uint32_t q_parity = 0;
     float d[64];
     if (group == SCORERS - 1) pass_turn(group);
-    for (score_ring at;; at.advance()) {
-        int32_t stage = __shfl_sync(~0u, at.place, 0); /* descriptors lie in uniform registers */
+    for (fl_ring_place<STAGES> at;; at.advance()) {
+        int32_t stage = __shfl_sync(~0u, at.stage, 0); /* descriptors lie in uniform registers */
         fl_barrier_wait(&s->full[stage], at.parity);
         int32_t flags = s->chunk[stage].flags;
         if (flags & CHUNK_NONE) break;
@@ -297,9 +281,9 @@ template <int STEPS> FL_DEVICE void score(score_shared<STEPS> *s, const params &
         pass_turn(group);
         fl_wgmma_wait<0>();
         fl_wgmma_pin(d);
-        release(&s->empty[stage]);
+        fl_barrier_release_together(&s->empty[stage]);
         if (flags & CHUNK_LAST) {
-            release(&s->q_empty[group]);
+            fl_barrier_release_together(&s->q_empty[group]);
             q_parity ^= 1;
         }
         float score = score_of(d);

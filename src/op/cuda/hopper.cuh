@@ -65,6 +65,17 @@ FL_DEVICE void fl_barrier_wait_together(uint64_t *barrier, uint32_t parity) {
     } while (!__all_sync(~0u, done));
 }
 
+/* The n-th use of a ring of stages: which one, and the parity of its barriers then. */
+template <int STAGES> struct fl_ring_place {
+    int32_t stage = 0;
+    uint32_t parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage < STAGES) return;
+        stage = 0;
+        parity ^= 1;
+    }
+};
+
 /* ---- named barriers: of some warps of a block ------------------------------------------------------------------ */
 
 /* Waits until `threads` threads, in whole warps, have come by this or by arriving; 0 is __syncthreads'. */
@@ -179,6 +190,23 @@ FL_DEVICE void fl_barrier_arrive_at(uint64_t *barrier, uint32_t rank) {
                  "}" ::"r"(fl_shared_address(barrier)),
                  "r"(rank)
                  : "memory");
+}
+
+/* One arrival of a warp that has read what the barrier guards, in each of the BLOCKS blocks that bring some of it (1:
+ * this one). */
+template <int BLOCKS = 1> FL_DEVICE void fl_barrier_release(uint64_t *barrier) {
+    int32_t lane = threadIdx.x % 32;
+    if constexpr (BLOCKS == 1) {
+        if (lane == 0) fl_barrier_arrive(barrier);
+    } else {
+        if (lane < BLOCKS) fl_barrier_arrive_at(barrier, lane);
+    }
+}
+
+/* The same where lanes may still be reading. */
+template <int BLOCKS = 1> FL_DEVICE void fl_barrier_release_together(uint64_t *barrier) {
+    __syncwarp();
+    fl_barrier_release<BLOCKS>(barrier);
 }
 
 /* Writes `value` at the same place of the shared memory of block `rank`; its 4 bytes count on that block's barrier,

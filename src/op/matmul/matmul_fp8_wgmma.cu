@@ -90,18 +90,6 @@ template <int GROUPS_, int WAVES_, int BLOCKS_> struct tile_shape {
     static_assert(STAGES <= STAGES_MAX && TILE_ROWS <= TILE_ROWS_MAX, "the state has room for all stages");
 };
 
-/* Where a role is in the ring, and the parity that it waits for there. */
-typedef struct ring_place {
-    int32_t stage;
-    uint32_t parity;
-} ring_place;
-
-template <class SHAPE> FL_DEVICE void advance(ring_place *place) {
-    if (++place->stage < SHAPE::STAGES) return;
-    place->stage = 0;
-    place->parity ^= 1;
-}
-
 /* This block's part of tile t. */
 template <class SHAPE> FL_DEVICE fl_tile find_tile(const plan *plan, const shared_state *s, int32_t t) {
     fl_tile at = fl_tile_find(&plan->walk, &s->counts, t);
@@ -117,7 +105,7 @@ template <class SHAPE> FL_DEVICE fl_tile find_tile(const plan *plan, const share
 template <class SHAPE>
 FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUtensorMap *map_w,
                           shared_state *s, uint8_t *ring) {
-    ring_place place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
+    fl_ring_place<SHAPE::STAGES> place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
     for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
          t += (int32_t)gridDim.x / SHAPE::BLOCKS, kept++) {
@@ -127,7 +115,7 @@ FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUte
         uint32_t scale_bytes =
             (uint32_t)min(SHAPE::TILE_ROWS + 4, plan->scale_end - scale_row) * (uint32_t)sizeof(float);
 #pragma unroll 1
-        for (int32_t b = 0; b < plan->blocks; b++, x_scale += plan->x_scale_stride, advance<SHAPE>(&place)) {
+        for (int32_t b = 0; b < plan->blocks; b++, x_scale += plan->x_scale_stride, place.advance()) {
             uint8_t *x = ring + place.stage * SHAPE::STAGE_BYTES;
             uint64_t *full = &s->full[place.stage];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
@@ -156,7 +144,7 @@ FL_DEVICE const float *weight_scales(const plan *plan, int32_t group, int32_t fe
  * SCALES_READ scales of one half of a tile's features, then they are handed out stage by stage. */
 template <class SHAPE> FL_DEVICE void fetch_scales(const plan *plan, shared_state *s) {
     int32_t lane = threadIdx.x % 32, ahead = lane % SCALES_READ;
-    ring_place place = {0, 1};
+    fl_ring_place<SHAPE::STAGES> place = {0, 1};
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts);
     for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
          t += (int32_t)gridDim.x / SHAPE::BLOCKS) {
@@ -166,7 +154,7 @@ template <class SHAPE> FL_DEVICE void fetch_scales(const plan *plan, shared_stat
             weight_scales(plan, at.group, at.feature + (lane < SCALES_READ ? 0 : plan->to_second));
         float read = 0;
 #pragma unroll 1
-        for (int32_t b = 0; b < plan->blocks; b++, advance<SHAPE>(&place)) {
+        for (int32_t b = 0; b < plan->blocks; b++, place.advance()) {
             if (b % SCALES_READ == 0 && b + ahead < plan->blocks) read = scale[b + ahead];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
             float2 both = {__shfl_sync(~0u, read, b % SCALES_READ),
@@ -183,17 +171,6 @@ template <class SHAPE> FL_DEVICE void fetch_scales(const plan *plan, shared_stat
 /* The first row of a tile that this warpgroup multiplies: the same in a warp, which the compiler cannot see. */
 template <class SHAPE> FL_DEVICE int32_t first_row_of(void) {
     return (__shfl_sync(~0u, (int32_t)threadIdx.x / GROUP_THREADS, 0) - 1) * SHAPE::WAVES * WAVE_ROWS;
-}
-
-/* Gives a stage back to whoever copies into it. By whole warps. */
-template <class SHAPE> FL_DEVICE void release(uint64_t *empty) {
-    int32_t lane = threadIdx.x % 32;
-    __syncwarp();
-    if constexpr (SHAPE::BLOCKS == 1) {
-        if (lane == 0) fl_barrier_arrive(empty);
-    } else {
-        if (lane < SHAPE::BLOCKS) fl_barrier_arrive_at(empty, lane);
-    }
 }
 
 /* d = 64 rows of x times the stage's features, of one block of k. Issued, not waited for. */
@@ -222,7 +199,7 @@ FL_DEVICE void add_block(float (&sum)[SHAPE::WAVES][64], int32_t first_row, int3
                              {x0 * w_scale.y, x1 * w_scale.y}}; /* half, row */
         fl_wgmma_wait<0>();
         fl_wgmma_pin(d);
-        if (wave == SHAPE::WAVES - 1) release<SHAPE>(empty);
+        if (wave == SHAPE::WAVES - 1) fl_barrier_release_together<SHAPE::BLOCKS>(empty);
 #pragma unroll
         for (int i = 0; i < 64; i++) sum[wave][i] = fmaf(d[i], scale[i / 32][i / 2 % 2], sum[wave][i]);
     }
@@ -317,7 +294,7 @@ FL_DEVICE void store_codes(const plan *plan, shared_state *s, const fl_tile *til
 template <class SHAPE, fl_matmul_out OUT>
 FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *ring) {
     int32_t first_row = first_row_of<SHAPE>();
-    ring_place place = {0, 0};
+    fl_ring_place<SHAPE::STAGES> place = {0, 0};
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts), kept = 0;
     [[maybe_unused]] uint32_t turn = 0;
     for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
@@ -329,9 +306,9 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
         float sum[SHAPE::WAVES][64];
 #pragma unroll
         for (int i = 0; i < SHAPE::WAVES * 64; i++) sum[i / 64][i % 64] = 0;
-        for (int32_t b = 0; b < plan->blocks; b++, advance<SHAPE>(&place)) {
+        for (int32_t b = 0; b < plan->blocks; b++, place.advance()) {
             fl_barrier_wait(&s->full[place.stage], place.parity);
-            if (idle) release<SHAPE>(&s->empty[place.stage]);
+            if (idle) fl_barrier_release_together<SHAPE::BLOCKS>(&s->empty[place.stage]);
             else
                 add_block<SHAPE>(sum, first_row, skew, ring + place.stage * SHAPE::STAGE_BYTES,
                                  &s->scales[place.stage], &s->empty[place.stage]);

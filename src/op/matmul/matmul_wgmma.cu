@@ -52,18 +52,6 @@ typedef struct shared_state {
     int32_t first_row[FL_PRODUCT_GROUPS_MAX + 1];
 } shared_state;
 
-/* Where a role is in the ring, and the parity that it waits for there. */
-typedef struct ring_place {
-    int32_t stage;
-    uint32_t parity;
-} ring_place;
-
-template <int STAGES> FL_DEVICE void advance(ring_place *place) {
-    if (++place->stage < STAGES) return;
-    place->stage = 0;
-    place->parity ^= 1;
-}
-
 /* ---- which tiles ---- */
 
 FL_DEVICE int32_t row_tiles_of(const shared_state *s, int32_t group, int32_t tile_rows) {
@@ -156,12 +144,12 @@ FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUte
     constexpr int32_t STAGE_BYTES = ROWS_BYTES + FEATURES * STAGE_K * 2, STAGES = RING_BYTES / STAGE_BYTES;
     constexpr int32_t HALF = FEATURES / 2, HALF_BYTES = HALF * STAGE_K * 2;
     int32_t to_second = plan->p.out == FL_MATMUL_SWIGLU ? plan->width : HALF;
-    ring_place place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
+    fl_ring_place<STAGES> place = {0, 1}; /* a fresh barrier counts as having ended its phase 1 */
     int32_t tiles = tiles_of(plan, s);
     for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS) {
         tile at = find_tile<FEATURES, BLOCKS>(plan, s, t);
         int32_t x_group = plan->p.group_rows ? 0 : at.group;
-        for (int32_t k = 0; k < plan->p.k; k += STAGE_K, advance<STAGES>(&place)) {
+        for (int32_t k = 0; k < plan->p.k; k += STAGE_K, place.advance()) {
             uint8_t *x = ring + place.stage * STAGE_BYTES, *w = x + ROWS_BYTES;
             uint64_t *full = &s->full[place.stage];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
@@ -311,16 +299,6 @@ FL_DEVICE void store_tile(const plan *plan, const tile *at, int32_t first_row, c
 
 /* ---- products ---- */
 
-/* Gives a stage back to whoever copies into it. */
-template <int BLOCKS> FL_DEVICE void release(uint64_t *empty) {
-    int32_t lane = threadIdx.x % 32;
-    if constexpr (BLOCKS == 1) {
-        if (lane == 0) fl_barrier_arrive(empty);
-    } else {
-        if (lane < BLOCKS) fl_barrier_arrive_at(empty, lane);
-    }
-}
-
 /* Multiplies 64 rows of all tiles of this block. One warpgroup. A stage is given back once its products have ended,
  * which is one stage later than they were issued, so that the tensor cores always have the next ones waiting. A
  * warpgroup without rows leaves them to the other. */
@@ -330,20 +308,20 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
     /* the same in all lanes, which the compiler could not see */
     int32_t skip_rows = __shfl_sync(~0u, threadIdx.x / 128 - 1, 0) * GROUP_ROWS;
     int32_t steps_k = (plan->p.k + STAGE_K - 1) / STAGE_K;
-    ring_place place = {0, 0};
+    fl_ring_place<STAGES> place = {0, 0};
     int32_t tiles = tiles_of(plan, s);
     for (int32_t t = (int32_t)blockIdx.x / BLOCKS; t < tiles; t += (int32_t)gridDim.x / BLOCKS) {
         tile at = find_tile<FEATURES, BLOCKS>(plan, s, t);
         if (at.row + skip_rows >= at.row_end) {
-            for (int32_t k = 0; k < steps_k; k++, advance<STAGES>(&place)) {
+            for (int32_t k = 0; k < steps_k; k++, place.advance()) {
                 fl_barrier_wait(&s->full[place.stage], place.parity);
-                release<BLOCKS>(&s->empty[place.stage]);
+                fl_barrier_release<BLOCKS>(&s->empty[place.stage]);
             }
             continue;
         }
         float d[FEATURES / 2];
         int32_t before = 0;
-        for (int32_t k = 0; k < steps_k; k++, advance<STAGES>(&place)) {
+        for (int32_t k = 0; k < steps_k; k++, place.advance()) {
             const uint8_t *x = ring + place.stage * STAGE_BYTES;
             uint64_t a = fl_wgmma_k_major(x + skip_rows * STAGE_K * 2);
             uint64_t b = fl_wgmma_k_major(x + ROWS_BYTES);
@@ -354,12 +332,12 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
                 fl_wgmma_bf16(d, a + step * 2, b + step * 2, k > 0 || step > 0);
             fl_wgmma_commit();
             fl_wgmma_wait<1>();
-            if (k > 0) release<BLOCKS>(&s->empty[before]);
+            if (k > 0) fl_barrier_release<BLOCKS>(&s->empty[before]);
             before = place.stage;
         }
         fl_wgmma_wait<0>();
         fl_wgmma_pin(d);
-        release<BLOCKS>(&s->empty[before]);
+        fl_barrier_release<BLOCKS>(&s->empty[before]);
         store_tile(plan, &at, at.row + skip_rows, d);
     }
 }
