@@ -108,8 +108,8 @@ FL_DEVICE void weigh_chunk(const pair_thread &w, const pairs_board *pb, const ch
     for (int32_t row = 0; row < 2; row++) top[row] *= down[row];
     if (__any_sync(~0u, top[0] > st->m[0] + FL_PAIRS_SLACK || top[1] > st->m[1] + FL_PAIRS_SLACK)) {
         float scale[2] = {1, 1};
-        top[0] = row_max(top[0]);
-        top[1] = row_max(top[1]);
+        top[0] = fl_quad_max(top[0]);
+        top[1] = fl_quad_max(top[1]);
         const bool higher[2] = {top[0] > st->m[0] + FL_PAIRS_SLACK, top[1] > st->m[1] + FL_PAIRS_SLACK};
 #pragma unroll
         for (int32_t row = 0; row < 2; row++)
@@ -298,7 +298,7 @@ FL_DEVICE void store_pairs(const params &p, const task &t, pairs_board *pb, cons
     int32_t pair = pair_of(), lane = threadIdx.x % 32 / 4;
 #pragma unroll
     for (int32_t row = 0; row < 2; row++) {
-        float l = row_sum(st.l[row]);
+        float l = fl_quad_sum(st.l[row]);
         if (half_of() != 0 || threadIdx.x % 4 != 0) continue;
         pb->m[pair][lane + 8 * row] = st.m[row];
         pb->l[pair][lane + 8 * row] = l;

@@ -240,7 +240,7 @@ FL_DEVICE void open_latent_q(const params &p, const task &t, const uint4 (&runs)
             ((uint32_t *)&pb->q[warp * 4 + piece * 2 + i / 2][threadIdx.x % 32])[i % 2 * 2 + half] = pairs[i];
     }
     if constexpr (FORM == FORM_INT4) {
-        sum = row_sum(sum) * 0x1p-24f; /* of what f16 left of q: the minima must go with the codes */
+        sum = fl_quad_sum(sum) * 0x1p-24f; /* of what f16 left of q: the minima must go with the codes */
         for (int32_t k = 0; k < p.kv.n_outliers; k++)
             if (row && p.kv.outliers[k] / GROUP == warp) sum -= bf16_at(row + p.kv.outliers[k]) * low_up;
         pb->sums[lane][warp] = sum;
@@ -298,7 +298,7 @@ FL_DEVICE void open_pairs_q(const params &p, const task &t, const pairs_q_runs &
 #pragma unroll
             for (int32_t i = 0; i < 8; i++) top = fmaxf(top, fabsf(x[i]));
         }
-        top = row_max(top);
+        top = fl_quad_max(top);
         if (threadIdx.x % 4 == 0) pb->tops[warp][q_lane(half)] = top;
     }
     __syncthreads();

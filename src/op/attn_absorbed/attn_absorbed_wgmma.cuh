@@ -186,7 +186,7 @@ FL_DEVICE void find_tops(const params &p, const group_shared *s, const group_pag
 #pragma unroll
         for (int32_t i = 1; i < 8; i++)
             top[row] = fmaxf(top[row], fmaxf(sum[4 * i + 2 * row], sum[4 * i + 2 * row + 1]));
-        top[row] = row_max(top[row]);
+        top[row] = fl_quad_max(top[row]);
     }
 }
 
@@ -286,7 +286,7 @@ FL_DEVICE void odd_pair(const params &p, group_shared *s, int32_t i, group_state
 
 template <int SIDE> FL_DEVICE void store_group(const params &p, group_shared *s, const group_state &st) {
     const task &t = s->t;
-    float l[2] = {row_sum(st.l[0]), row_sum(st.l[1])};
+    float l[2] = {fl_quad_sum(st.l[0]), fl_quad_sum(st.l[1])};
     if (SIDE == 1) {
         send_m(s->m[0], l);
         fl_named_barrier_arrive(EVEN_THERE, 2 * GROUP_THREADS);

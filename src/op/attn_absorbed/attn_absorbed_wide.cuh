@@ -27,17 +27,6 @@ FL_DEVICE const uint16_t *q_row(const params &p, const task &t, int32_t i) {
     return lane < t.n_lanes ? p.q + (t.first_line + lane) * WIDE_KEY : NULL;
 }
 
-/* Over the four threads of a row. */
-FL_DEVICE float row_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-FL_DEVICE float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
 /* An operand of a row of 32, of one for each lane. */
 FL_DEVICE void take_operand(const uint4 *operands, int32_t lane, uint32_t (&a)[4]) {
     uint4 operand = operands[lane];

@@ -107,9 +107,7 @@ FL_DEVICE void move_origins(float (&s)[64], running *run) {
         for (int j = 1; j < 16; j++)
 #pragma unroll
             for (int c = 0; c < 2; c++) top[c] = fmaxf(top[c], s[4 * j + 2 * i + c]);
-        float largest = fmaxf(top[0], top[1]);
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        float largest = fl_quad_max(fmaxf(top[0], top[1]));
         float before = origin_of(run->m[i]), m = run->m[i];
         if (largest > PREFILL_SLACK || m == -CUDART_INF_F) m = largest + before;
         run->scale[i] = fl_exp2(run->m[i] - origin_of(m));
@@ -224,8 +222,7 @@ template <int M> FL_DEVICE float largest_of(const uint32_t (&x)[M][4]) {
 #pragma unroll
         for (int k = 0; k < 4; k++)
             most = fmaxf(most, fmaxf(fabsf(fl_low_of_bf16x2(x[j][k])), fabsf(fl_high_of_bf16x2(x[j][k]))));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    return fl_quad_max(most);
 }
 
 /* A head's outputs of one row as codes, by the four lanes that hold eight neighbours each in x[j]. */
@@ -247,9 +244,7 @@ FL_DEVICE void write_rows(const fl_prefill_call *c, int32_t row, int32_t head, c
                           const running *run) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float l = run->l[i];
-        l += __shfl_xor_sync(~0u, l, 1);
-        l += __shfl_xor_sync(~0u, l, 2);
+        float l = fl_quad_sum(run->l[i]);
         float inverse = l > 0 ? 1 / l : 0;
         bool is_row = row + 8 * i < c->rows;
         int64_t line = (int64_t)(row + 8 * i) * c->n_heads + head;

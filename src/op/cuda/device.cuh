@@ -28,6 +28,17 @@ FL_DEVICE float fl_warp_max(float x) {
     return x;
 }
 
+/* Over the four neighbouring lanes that share a row of a product. */
+FL_DEVICE float fl_quad_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+FL_DEVICE float fl_quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
 /* Two values as bf16, `low` in the low half. */
 FL_DEVICE uint32_t fl_pack_bf16(float low, float high) {
     uint32_t packed;

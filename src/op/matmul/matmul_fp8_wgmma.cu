@@ -236,8 +236,7 @@ FL_DEVICE void gate_tile(const float (&sum)[SHAPE::WAVES][64], uint32_t (&words)
             most = fmaxf(most, fmaxf(fabsf(fl_low_of_bf16x2(word)), fabsf(fl_high_of_bf16x2(word))));
             words[wave][i][j] = word;
         }
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        largest[wave][i] = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        largest[wave][i] = fl_quad_max(most);
     }
 }
 
