@@ -116,8 +116,8 @@ def wanted(results):
         out.append((case + ", with quantisation, over cuBLASLt alone", ratio(results.rate(case), alone), 0.97, "x",
                     True))
         out.append((case + ", codes given, over cuBLASLt alone", ratio(given, alone), 0.97, "x", True))
-    for case in ("absorbed-512k-16h-int4", "absorbed-512k-128h-int4"):
-        out.append((case + ", bytes read over the copy's rate", absorbed_share(results, case), 0.6, "x", True))
+    case = "absorbed-512k-16h-int4"  # rows of 128 heads are bound by products: their share of that roof is in the cases
+    out.append((case + ", bytes read over the copy's rate", absorbed_share(results, case), 0.6, "x", True))
     return out
 
 

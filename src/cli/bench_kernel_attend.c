@@ -341,22 +341,52 @@ static fl_err time_select(fl_kernel_bench *b, const choice *c) {
 
 /* ---- attn_absorbed ----------------------------------------------------------------------------------------------- */
 
-/* The last rows of one timeline. */
+enum {
+    ABSORBED_TIMELINES_MAX = 64,
+    ABSORBED_COLD = 200 << 20 /* bytes that calls read in turn, so that none finds its keys in a cache */
+};
+
+/* The last rows of timelines of so many tokens; of several, one row each. */
 typedef struct absorbed_case {
     const char *name;
-    int32_t rows, n_heads;
+    int32_t tokens, rows, timelines, n_heads;
     fl_kv_format format;
 } absorbed_case;
 
 static const absorbed_case absorbed_cases[] = {
-    {"absorbed-512k-16h-int4", 1, 16, FL_KV_INT4},   {"absorbed-512k-16h-fp8", 1, 16, FL_KV_FP8},
-    {"absorbed-512k-16h-bf16", 1, 16, FL_KV_BF16},   {"absorbed-512k-16h-int4-16rows", 16, 16, FL_KV_INT4},
-    {"absorbed-512k-128h-int4", 1, 128, FL_KV_INT4}, {"absorbed-512k-128h-fp8", 1, 128, FL_KV_FP8},
-    {"absorbed-512k-128h-bf16", 1, 128, FL_KV_BF16},
+    {"absorbed-512k-16h-int4", 524288, 1, 1, 16, FL_KV_INT4},
+    {"absorbed-512k-16h-fp8", 524288, 1, 1, 16, FL_KV_FP8},
+    {"absorbed-512k-16h-bf16", 524288, 1, 1, 16, FL_KV_BF16},
+    {"absorbed-512k-16h-int4-16rows", 524288, 16, 1, 16, FL_KV_INT4},
+    {"absorbed-512k-128h-int4", 524288, 1, 1, 128, FL_KV_INT4},
+    {"absorbed-512k-128h-fp8", 524288, 1, 1, 128, FL_KV_FP8},
+    {"absorbed-512k-128h-bf16", 524288, 1, 1, 128, FL_KV_BF16},
+    {"absorbed-32k-16h-int4", 32768, 1, 1, 16, FL_KV_INT4},
+    {"absorbed-32k-16h-fp8", 32768, 1, 1, 16, FL_KV_FP8},
+    {"absorbed-32k-16h-bf16", 32768, 1, 1, 16, FL_KV_BF16},
+    {"absorbed-32k-16h-int4-8rows", 32768, 8, 8, 16, FL_KV_INT4},
+    {"absorbed-32k-16h-fp8-8rows", 32768, 8, 8, 16, FL_KV_FP8},
+    {"absorbed-32k-16h-bf16-8rows", 32768, 8, 8, 16, FL_KV_BF16},
+    {"absorbed-100k-16h-int4", 102400, 1, 1, 16, FL_KV_INT4},
+    {"absorbed-100k-16h-fp8", 102400, 1, 1, 16, FL_KV_FP8},
+    {"absorbed-100k-16h-bf16", 102400, 1, 1, 16, FL_KV_BF16},
+    {"absorbed-100k-16h-int4-8rows", 102400, 8, 8, 16, FL_KV_INT4},
+    {"absorbed-100k-16h-fp8-8rows", 102400, 8, 8, 16, FL_KV_FP8},
+    {"absorbed-100k-16h-bf16-8rows", 102400, 8, 8, 16, FL_KV_BF16},
 };
 
+/* Calls made in turn. */
+typedef struct absorbed_calls {
+    fl_kv_rows seqs[ABSORBED_TIMELINES_MAX];
+    fl_attn_absorbed_args calls[ABSORBED_TIMELINES_MAX];
+    int32_t n_calls;
+    int32_t *turn;
+} absorbed_calls;
+
 static fl_err run_absorbed(fl_backend *be, const void *args) {
-    return be->op->attn_absorbed(be, args);
+    const absorbed_calls *c = args;
+    *c->turn = (*c->turn + 1) % c->n_calls;
+    return be->op->attn_absorbed(be, &c->calls[*c->turn]);
 }
 
 /* Pages of `tokens` random latents, written in pieces by the op that writes them. */
@@ -386,33 +416,60 @@ static fl_err take_pages_written(fl_kernel_bench *b, fl_kv_layer *kv, int32_t to
     return b->be->wait ? b->be->wait(b->be) : FL_ERR_OK;
 }
 
+/* Calls like `a` over all timelines, each of so many tokens, that its pages hold. */
+static void make_absorbed_calls(const absorbed_case *c, int32_t tokens, int32_t n_timelines,
+                                const fl_attn_absorbed_args *a, absorbed_calls *out) {
+    int32_t rows = c->rows / c->timelines;
+    const int32_t *pages = a->seqs->pages;
+    for (int32_t i = 0; i < n_timelines; i++)
+        out->seqs[i] = (fl_kv_rows){.row = i % c->timelines * rows,
+                                    .n_rows = rows,
+                                    .pos = tokens - rows,
+                                    .pages = pages + (int64_t)i * (tokens / FL_KV_PAGE_TOKENS)};
+    for (out->n_calls = 0; out->n_calls < n_timelines / c->timelines; out->n_calls++) {
+        fl_attn_absorbed_args *call = &out->calls[out->n_calls];
+        *call = *a;
+        call->seqs = out->seqs + out->n_calls * c->timelines;
+        call->n_seqs = c->timelines;
+    }
+}
+
+static int32_t absorbed_timelines(const fl_kernel_bench *b, const absorbed_case *c, const fl_kv_layer *kv) {
+    int64_t call_bytes = c->timelines * (int64_t)c->tokens / FL_KV_PAGE_TOKENS * fl_kv_piece_bytes(kv);
+    int32_t calls = b->be->device ? (int32_t)(ABSORBED_COLD / call_bytes) + 1 : 1;
+    return calls * c->timelines;
+}
+
 static fl_err time_absorbed(fl_kernel_bench *b, const absorbed_case *c) {
-    int32_t tokens = b->be->device ? 524288 : 1024, heads = b->be->device ? c->n_heads : 4, rows = c->rows;
+    int32_t tokens = b->be->device ? c->tokens : 1024, heads = b->be->device ? c->n_heads : 4, rows = c->rows;
+    int32_t turn = 0;
     fl_dtype act = b->be->act_dtype;
-    fl_kv_rows seq = {.n_rows = rows, .pos = tokens - rows};
-    fl_attn_absorbed_args a = {.seqs = &seq,
-                               .n_seqs = 1,
+    fl_kv_rows first = {0};
+    absorbed_calls calls = {.turn = &turn};
+    fl_attn_absorbed_args a = {.seqs = &first,
                                .rows = rows,
                                .n_heads = heads,
                                .kv = {.latent_dim = 512,
                                       .rope_dim = 64,
                                       .format = c->format,
                                       .group = fl_kv_format_group(c->format, 512)}};
-    int32_t width = a.kv.latent_dim + a.kv.rope_dim;
+    int32_t width = a.kv.latent_dim + a.kv.rope_dim, n_timelines = absorbed_timelines(b, c, &a.kv);
     void *q;
-    FL_TRY(take_pages_written(b, &a.kv, tokens, &seq.pages));
+    FL_TRY(take_pages_written(b, &a.kv, n_timelines * tokens, &first.pages));
     FL_TRY(fl_kernel_take_random(b, (int64_t)rows * heads * width, act, score_deviation / sqrt(width), &q));
     FL_TRY(fl_kernel_take(b, (int64_t)rows * heads * a.kv.latent_dim * (int64_t)fl_dtype_bytes(act), &a.out));
     FL_TRY(fl_kernel_take(b, fl_attn_absorbed_scratch_bytes(rows, heads, a.kv.latent_dim, tokens - 1),
                           &a.scratch));
     a.q = q;
+    make_absorbed_calls(c, tokens, n_timelines, &a, &calls);
     const fl_kernel_case timed = {.name = c->name,
                                   .op = "attn_absorbed",
                                   .run = run_absorbed,
-                                  .args = &a,
-                                  .useful = fl_attn_absorbed_cost(&a)};
-    return fl_kernel_time(b, &timed, "%d row%s, %d keys in %s, %d heads of %d+%d", rows, rows > 1 ? "s" : "",
-                          tokens, fl_kv_format_name(c->format), heads, a.kv.latent_dim, a.kv.rope_dim);
+                                  .args = &calls,
+                                  .useful = fl_attn_absorbed_cost(&calls.calls[0])};
+    return fl_kernel_time(b, &timed, "%d row%s%s, %d keys in %s, %d heads of %d+%d", rows,
+                          rows > 1 ? "s" : "", c->timelines > 1 ? " of as many requests" : "", tokens,
+                          fl_kv_format_name(c->format), heads, a.kv.latent_dim, a.kv.rope_dim);
 }
 
 fl_err fl_kernel_attend_cases(fl_kernel_bench *b) {
