@@ -127,7 +127,7 @@ fl_err fl_attn_prefill_need_split(const fl_attn_prefill_args *a) {
 
 /* ---- cost ---- */
 
-enum { COST_ROWS_EXACT = 4096, COST_ROWS_SAMPLED = 512 };
+enum { COST_ROWS = 128 };
 
 static double keys_in(fl_attn_spans spans) {
     double keys = 0;
@@ -168,10 +168,10 @@ static double causal_pairs(const fl_attn_prefill_args *a) {
     return some * first + some * (some - 1) / 2 + (double)(rows - all) * (double)keys;
 }
 
-/* Pairs of row and key that attend. Of very many rows one stands for an odd number around it: exact where keys grow
- * evenly, close at a window's edge, and a plan of a long prompt takes no longer than a step of it. */
+/* Pairs of row and key that attend. Of many rows one stands for an odd number around it: exact where keys grow evenly,
+ * close at a window's edge. A step is counted before it runs, and so in no more time than this for each call. */
 static double call_pairs(const fl_attn_prefill_args *a) {
-    int32_t each = a->rows > COST_ROWS_EXACT ? (a->rows / COST_ROWS_SAMPLED) | 1 : 1;
+    int32_t each = (a->rows / COST_ROWS) | 1;
     double pairs = 0;
     if (is_causal_alone(a)) return causal_pairs(a);
     for (int32_t r = 0; r < a->rows; r += each) {
