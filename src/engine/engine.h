@@ -239,9 +239,10 @@ int32_t fl_step_rows_max(const fl_engine *engine);
  * time_s: of the whole step, or NULL. */
 fl_err fl_step_try(fl_engine *engine, const fl_dry_rows *rows, const int32_t *ids, double *time_s);
 /* A piece of a prompt alike, with the logits of its last row and then of the answers beside it, of which row i is at
- * decode_pos - i, all behind the piece: as it is; filled up to its bucket, op by op; or as a
- * recording from the second time on. FL_ERR_UNSUPPORTED: it has no bucket. */
-typedef enum fl_step_way { FL_STEP_AS_IT_IS, FL_STEP_FILLED, FL_STEP_RECORDED } fl_step_way;
+ * decode_pos - i, all behind the piece: as it is; filled up to its bucket, op by op; as a
+ * recording from the second time on; or that with tokens drawn in place of logits. FL_ERR_UNSUPPORTED: it has no
+ * bucket. */
+typedef enum fl_step_way { FL_STEP_AS_IT_IS, FL_STEP_FILLED, FL_STEP_RECORDED, FL_STEP_DRAWN } fl_step_way;
 fl_err fl_step_try_piece(fl_engine *engine, const fl_graph_piece *piece, const int32_t *ids, fl_step_way way,
                          double *time_s);
 /* Makes everything the ops make at first use, on pages nobody holds. */

@@ -69,7 +69,7 @@ static fl_err run_whole(fl_engine *e, const fl_dry_rows *rows, const int32_t *id
     bool wants = e->graphs && fl_dry_run_wants_graph(e->dry, rows, cost.ops.total.flops, &piece);
     fl_err err = FL_ERR_OK;
     for (int32_t i = 0; i < TRIES && wants && err == FL_ERR_OK; i++)
-        err = fl_step_try_piece(e, &piece, ids, FL_STEP_RECORDED, &out->whole_s);
+        err = fl_step_try_piece(e, &piece, ids, FL_STEP_DRAWN, &out->whole_s);
     if (wants && err != FL_ERR_UNSUPPORTED) {
         out->recorded = true;
         if (err == FL_ERR_OK) err = fl_step_try_piece(e, &piece, ids, FL_STEP_AS_IT_IS, &out->plain_s);

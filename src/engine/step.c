@@ -620,6 +620,14 @@ static void add_answers_beside(building *b, const fl_graph_piece *piece, const i
     fill_answers(b);
 }
 
+/* A token of each of the last n rows with logits, without any wishes. */
+static fl_err ask_greedy(building *b, int32_t n, fl_sample_args *out) {
+    const fl_sampling plain = {.top_p = 1, .repetition_penalty = 1};
+    const fl_draw greedy = {.sampling = &plain};
+    for (int32_t i = 0; i < n; i++) FL_TRY(fl_sampler_add(b->e->sampler, &greedy));
+    return fl_sampler_args(b->e->sampler, b->drawn, out);
+}
+
 fl_err fl_step_try_piece(fl_engine *e, const fl_graph_piece *piece, const int32_t *ids, fl_step_way way,
                          double *time_s) {
     const fl_session session = first_pages(e);
@@ -631,7 +639,7 @@ fl_err fl_step_try_piece(fl_engine *e, const fl_graph_piece *piece, const int32_
                   .start_s = fl_now_s(),
                   .seqs = e->seqs,
                   .logit_rows = e->logit_rows,
-                  .plain = way != FL_STEP_RECORDED};
+                  .plain = way != FL_STEP_RECORDED && way != FL_STEP_DRAWN};
     b.bucketed = way != FL_STEP_AS_IT_IS && e->spare_page >= 0 && fl_graph_wants(attend, piece, 0) &&
                  fl_graphs_bucket(e->graphs, attend, piece, &b.bucket) && bucket_fits(e, &b.bucket);
     if (way != FL_STEP_AS_IT_IS && !b.bucketed)
@@ -642,15 +650,16 @@ fl_err fl_step_try_piece(fl_engine *e, const fl_graph_piece *piece, const int32_
     add_prompt(&b, &session, ids, piece->pos);
     b.logit_rows[b.n_logits++] = b.last_row;
     if (piece->decode_rows > 0) add_answers_beside(&b, piece, ids);
-    FL_TRY(forward(&b, &(fl_sample_args){0}));
+    fl_sample_args sample = {0};
+    fl_err err = way == FL_STEP_DRAWN ? ask_greedy(&b, b.n_logits, &sample) : FL_ERR_OK;
+    if (err == FL_ERR_OK) err = forward(&b, &sample);
+    fl_sampler_reset(e->sampler, b.drawn);
     *time_s = fl_now_s() - b.start_s;
-    return FL_ERR_OK;
+    return err;
 }
 
 fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, double *time_s) {
     const fl_session session = first_pages(e);
-    const fl_sampling plain = {.top_p = 1, .repetition_penalty = 1};
-    const fl_draw greedy = {.sampling = &plain};
     building b = {.e = e,
                   .document_rows = rows->document_rows,
                   .start_s = fl_now_s(),
@@ -662,11 +671,8 @@ fl_err fl_step_try(fl_engine *e, const fl_dry_rows *rows, const int32_t *ids, do
     for (int32_t i = 0; i < rows->decode_rows; i++) /* each writes a place of its own */
         add_rows(&b, &session, ids + i, rows->decode_pos - i, 1);
     fl_sample_args sample;
-    fl_err err = FL_ERR_OK;
     for (int32_t i = 0; i < rows->n_logits; i++) b.logit_rows[b.n_logits++] = b.rows - rows->n_logits + i;
-    for (int32_t i = 0; i < rows->n_logits && err == FL_ERR_OK; i++)
-        err = fl_sampler_add(e->sampler, &greedy);
-    if (err == FL_ERR_OK) err = fl_sampler_args(e->sampler, b.drawn, &sample);
+    fl_err err = ask_greedy(&b, rows->n_logits, &sample);
     if (err == FL_ERR_OK) err = forward(&b, &sample);
     fl_sampler_reset(e->sampler, b.drawn);
     if (time_s) *time_s = fl_now_s() - b.start_s;
