@@ -1,6 +1,6 @@
 #!/bin/sh
-# Kernels of the CUDA backends beside their peers, on this machine's GPU, in one run of about a minute: OUT gets
-# kernels-DATE-DEVICE.json with everything measured and .md with the table; what is kept goes to bench/results.
+# Kernels of the CUDA backends beside their peers, on this machine's GPU, in one run of about a minute and a half: OUT
+# gets kernels-DATE-DEVICE.json with everything measured and .md with the table; what is kept goes to bench/results.
 # usage: gpu_kernels.sh BUILD OUT
 # A part that fails leaves its rows out and is named in the table. Peers need python3 with torch.
 set -u
@@ -29,6 +29,12 @@ part cuda.json 120 "$build/firstlight" bench kernels --backend cuda --json
 differing=dense,experts,moe_permute
 for backend in $("$build/firstlight" version --json | grep -o '"cuda-[a-z0-9-]*"' | tr -d '"' | sort -u); do
     part "$backend.json" 90 "$build/firstlight" bench kernels --backend "$backend" --only $differing --json
+done
+# What ran before decides some percent of a product at the power limit: three rounds of fp8's, ours and the peers' in
+# turn. The first of ours is above, the last of the peers' the whole run.
+for round in 2 3; do
+    part peers-$round.jsonl 60 python3 "$root/bench/peers_gpu.py" dense
+    part cuda-w8a8-$round.json 60 "$build/firstlight" bench kernels --backend cuda-w8a8 --only dense --json
 done
 part peers.jsonl 150 python3 "$root/bench/peers_gpu.py"
 nvidia-smi -L >"$work/device" 2>/dev/null || echo "no GPU was found" >"$work/device"

@@ -5,7 +5,7 @@
 
 #include "backend/roof.h"
 
-enum { FL_KERNEL_ROWS_MAX = 96, FL_KERNEL_BLOCKS_MAX = 32 };
+enum { FL_KERNEL_ROWS_MAX = 128, FL_KERNEL_BLOCKS_MAX = 32 };
 
 /* One case's result. */
 typedef struct fl_kernel_row {

@@ -27,6 +27,9 @@ static const product_case product_cases[] = {
     {NAMES("dense-8k"), 0, 8192, 8192, 8192, FL_MATMUL_ACT},
     {NAMES("dense-v3-q_b"), 0, 4096, 24576, 1536, FL_MATMUL_ACT},
     {NAMES("dense-v3-o"), 0, 4096, 7168, 16384, FL_MATMUL_ACT},
+    {NAMES("dense-moonlight-kv_a"), 0, 65536, 576, 2048, FL_MATMUL_F32},
+    {NAMES("dense-moonlight-down"), 0, 65536, 2048, 2816, FL_MATMUL_ACT},
+    {NAMES("dense-small-1k"), 0, 1024, 3072, 2048, FL_MATMUL_ACT},
     {NAMES("experts-v3-up"), 8, 4096, 4096, 7168, FL_MATMUL_SWIGLU},
     {NAMES("experts-v3-down"), 8, 4096, 7168, 2048, FL_MATMUL_ACT},
     {NAMES("experts-moonlight-up"), 64, 1536, 2816, 2048, FL_MATMUL_SWIGLU},
@@ -93,7 +96,8 @@ static fl_err take_codes(fl_kernel_bench *b, int32_t rows, int32_t k, fl_codes *
 
 static fl_err take_operands(fl_kernel_bench *b, const product_case *c, product_kind kind, fl_matmul_args *a) {
     int32_t width = fl_matmul_width(c->out, c->n);
-    int64_t act_bytes = (int64_t)fl_dtype_bytes(b->be->act_dtype);
+    int64_t y_bytes =
+        c->out == FL_MATMUL_F32 ? (int64_t)sizeof(float) : (int64_t)fl_dtype_bytes(b->be->act_dtype);
     void *x, *y;
     if (kind == PRODUCT_CODES) {
         FL_TRY(take_codes(b, a->rows, c->k, &a->x_codes));
@@ -106,7 +110,7 @@ static fl_err take_operands(fl_kernel_bench *b, const product_case *c, product_k
         FL_TRY(fl_kernel_take(b, fl_codes_bytes(a->rows, width), &y));
         a->y_codes = fl_codes_at(y, a->rows, width);
     } else {
-        FL_TRY(fl_kernel_take(b, a->rows * width * act_bytes, &a->y));
+        FL_TRY(fl_kernel_take(b, a->rows * width * y_bytes, &a->y));
     }
     int64_t scratch_bytes = fl_matmul_scratch_bytes(a);
     return scratch_bytes > 0 ? fl_kernel_take(b, scratch_bytes, &a->scratch) : FL_ERR_OK;
