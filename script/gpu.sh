@@ -3,6 +3,7 @@
 # OUT, and what is kept of them to bench/results. Parts, in order; without names all of them:
 #   check      opcheck on every CUDA backend, all cases
 #   golden     logits of spark-66m against transformers', on every backend
+#   engine     tests of the engine and of the server's worker with the GPU under them; one makes it lose its device
 #   sanitize   compute-sanitizer over opcheck: memcheck and synccheck on all ops, racecheck where no bulk copies are
 #   repeat     opcheck --repeat: ops run again and again beside disturbing kernels, all bits compared
 #   graph      one step op by op and as a CUDA graph, bit by bit, by shape and KV format; decode both ways
@@ -14,7 +15,7 @@ set -u
 build=${1:?usage: gpu.sh BUILD OUT [PART...]}
 out=${2:?usage: gpu.sh BUILD OUT [PART...]}
 shift 2
-[ $# -gt 0 ] || set -- check golden sanitize repeat graph kernels prefill quality ladder
+[ $# -gt 0 ] || set -- check golden engine sanitize repeat graph kernels prefill quality ladder
 cd "$(dirname "$0")/.." || exit 2
 mkdir -p "$out" || exit 1
 program=$build/firstlight
@@ -25,6 +26,10 @@ ops=$(sed -n 's/^X(\(.*\))$/\1/p' src/op/oplist.inc)
 # Ops whose kernels copy through ordinary loads only: racecheck does not follow the bulk copy engine.
 plain_ops="embed rmsnorm rope kv_write kv_read block_mean block_select attn_merge moe_route moe_permute
 moe_combine"
+
+# Tests that ask what `auto` is, or every backend, and need nothing of a CPU's.
+engine_tests="test_engine test_engine_score test_engine_tokens test_policies test_constrained test_disk_tier test_models
+test_load test_forward test_worker_link"
 
 # each COMMAND-PREFIX NAME OPS OPTIONS...: opcheck an op at a time, all at once; a line for each that fails, and a sum
 each() {
@@ -55,6 +60,16 @@ part_golden() {
     timeout 300 "$build/test_golden" >"$out/golden.log" 2>&1
     echo "golden: exit status $?"
     grep -E 'in all|FAILED|ERROR' "$out/golden.log"
+}
+
+part_engine() {
+    good=0 all=0
+    for test in $engine_tests; do
+        all=$((all + 1))
+        if timeout 200 "$build/$test" >"$out/$test.log" 2>&1; then good=$((good + 1))
+        else echo "  $test: $(grep -m 1 -E 'ERROR' "$out/$test.log")"; fi
+    done
+    echo "engine: $good of $all test programs passed"
 }
 
 part_sanitize() {

@@ -26,7 +26,8 @@ void fl_calibrate_settings(int64_t length_tokens, char policy[FL_CALIBRATE_POLIC
 static fl_err check_plan(const fl_calibrate_plan *p) {
     const fl_engine *e = p->engine;
     if (e->be->device)
-        return FL_FAIL(FL_ERR_UNSUPPORTED, "calibration looks into the steps of a CPU backend, not of %s",
+        return FL_FAIL(FL_ERR_UNSUPPORTED,
+                       "calibration looks into the steps of a CPU backend, not of %s: ask for avx512 or avx2",
                        e->be->name);
     if (!fl_policy_is_blocks(&e->attending.policy) || e->attending.calibrated ||
         !fl_kv_format_is_plain(e->kv_shape.format))

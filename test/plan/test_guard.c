@@ -87,12 +87,19 @@ static void draw_config(setup *s, bool codes) {
     if (codes) s->config.quantisation = (fl_quantisation){FL_QUANTISATION_FP8, 128, 128};
 }
 
+static bool is_built(const char *backend) {
+    for (const char *const *name = fl_backend_names(); *name; name++)
+        if (strcmp(*name, backend) == 0) return true;
+    return false;
+}
+
 static void draw_settings(setup *s) {
     static const char *const policies[] = {"full",       "window", "window-anchors",
                                            "segments:3", "blocks", "blocks:block=128"};
     static const char *const backends[] = {"count:reference", "count:avx2",           "count:avx512",
                                            "count:cuda",      "count:reference-w8a8", "count:cuda-w8a8"};
     s->backend = backends[draw(6)];
+    if (strcmp(s->backend, "count:avx512") == 0 && !is_built("avx512")) s->backend = "count:avx2";
     draw_config(s, strstr(s->backend, "w8a8") != NULL);
     snprintf(s->policy, sizeof s->policy, "%s", policies[draw(6)]);
     bool blocks = strncmp(s->policy, "blocks", 6) == 0, device = strstr(s->backend, "cuda") != NULL;
