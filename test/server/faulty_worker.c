@@ -1,6 +1,6 @@
 /* The real worker process with an engine whose ops are made to fail for prompts with certain tokens: the row of
- * FAULT_NAN becomes not-a-number; a step with a row of FAULT_LOST loses its device, on a GPU by an access to memory that
- * is not there, on a CPU in name. */
+ * FAULT_NAN becomes not-a-number; a step with a row of FAULT_LOST loses its device, on a GPU by an access to memory
+ * that is not there, on a CPU in name. */
 #include "server/faulty_worker.h"
 
 #include <math.h>
