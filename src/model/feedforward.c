@@ -43,7 +43,7 @@ typedef struct routing {
     int32_t *experts; /* [n_experts + 1] first place of each */
     fl_inputs x;      /* [pairs][hidden], in order of place */
     fl_inputs inner;  /* [pairs][moe_intermediate] */
-    float *y;         /* [pairs][hidden] expert outputs */
+    void *y;          /* [pairs][hidden] expert outputs, act */
 } routing;
 
 static fl_err route(const fl_weights *w, const fl_layer *layer, int32_t rows, const void *x,
@@ -107,7 +107,7 @@ static fl_err run_experts(const fl_weights *w, const fl_layer *layer, const rout
     args.x_stride = c->moe_intermediate;
     args.x_codes = r->inner.codes;
     args.w = layer->expert_down;
-    args.out = FL_MATMUL_F32;
+    args.out = FL_MATMUL_ACT;
     args.y = r->y;
     args.y_stride = c->hidden;
     return fl_matmul_run(w->be, &args, arena);
@@ -123,7 +123,8 @@ static fl_err take_routing(const fl_weights *w, const fl_layer *layer, int32_t r
     FL_TRY(fl_arena_take(arena, c->n_routed_experts + 1, sizeof(int32_t), &r->experts));
     FL_TRY(fl_inputs_take(w, layer->expert_in, r->pairs, c->hidden, arena, &r->x));
     FL_TRY(fl_inputs_take(w, layer->expert_inner, r->pairs, c->moe_intermediate, arena, &r->inner));
-    return fl_arena_take(arena, (int64_t)r->pairs * c->hidden, sizeof(float), &r->y);
+    return fl_arena_take(arena, (int64_t)r->pairs * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype),
+                         &r->y);
 }
 
 static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,

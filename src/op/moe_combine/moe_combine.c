@@ -18,7 +18,8 @@ fl_err fl_moe_combine_validate_places(const fl_moe_combine_args *a) {
 
 fl_cost fl_moe_combine_cost(const fl_moe_combine_args *a) {
     double rows = a->rows, dim_bytes = (double)a->dim * sizeof(float);
-    double slot_bytes = dim_bytes + sizeof(float) + sizeof(int32_t); /* expert row, weight, place */
+    double slot_bytes =
+        (double)a->dim * FL_COST_ACT_BYTES + sizeof(float) + sizeof(int32_t); /* weight, place */
     return (fl_cost){.flops = 2 * rows * a->top_k * a->dim,
                      .bytes = rows * (a->top_k * slot_bytes + dim_bytes * (a->shared ? 2 : 1))};
 }

@@ -15,7 +15,7 @@ static void combine_rows(void *context, int32_t task, int32_t worker) {
         for (int32_t i = 0; i < a->dim; i += 8) {
             __m256 sum = a->shared ? fl_load_avx2(a->shared + r * a->dim, i, a->dim) : _mm256_setzero_ps();
             for (int32_t s = 0; s < a->top_k; s++) {
-                __m256 term = fl_load_avx2(a->y + (int64_t)place[s] * a->dim, i, a->dim);
+                __m256 term = fl_load_avx2((const float *)a->y + (int64_t)place[s] * a->dim, i, a->dim);
                 sum = _mm256_fmadd_ps(_mm256_set1_ps(weights[s]), term, sum);
             }
             fl_store_avx2(a->out + r * a->dim, i, a->dim, sum);

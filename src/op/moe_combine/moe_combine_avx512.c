@@ -17,7 +17,8 @@ static void combine_rows(void *context, int32_t task, int32_t worker) {
             __m512 sum =
                 a->shared ? _mm512_maskz_loadu_ps(lanes, a->shared + r * a->dim + i) : _mm512_setzero_ps();
             for (int32_t s = 0; s < a->top_k; s++) {
-                __m512 term = _mm512_maskz_loadu_ps(lanes, a->y + (int64_t)place[s] * a->dim + i);
+                const uint16_t *y = (const uint16_t *)a->y + (int64_t)place[s] * a->dim;
+                __m512 term = fl_load_bf16_avx512(lanes, y + i);
                 sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[s]), term, sum);
             }
             _mm512_mask_storeu_ps(a->out + r * a->dim + i, lanes, sum);

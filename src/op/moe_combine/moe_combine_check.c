@@ -23,15 +23,15 @@ static const shape shapes[] = {
 
 typedef struct fixture {
     const shape *s;
-    oc_mat y, weights, shared;
+    oc_pair y;
+    oc_mat weights, shared;
     int32_t *place;
     oc_outs out;
 } fixture;
 
-static fl_moe_combine_args make_args(const fixture *f, const oc_mat *out) {
+static fl_moe_combine_args make_args(const fixture *f, const oc_mat *y, const oc_mat *out) {
     const shape *s = f->s;
-    fl_moe_combine_args args = {
-        .y = f->y.data, .place = f->place, .weights = f->weights.data, .rows = s->rows};
+    fl_moe_combine_args args = {.y = y->data, .place = f->place, .weights = f->weights.data, .rows = s->rows};
     args.top_k = s->top_k;
     args.dim = s->dim;
     args.out = out->data;
@@ -41,12 +41,11 @@ static fl_moe_combine_args make_args(const fixture *f, const oc_mat *out) {
 
 static fixture make_fixture(oc_run *run, const shape *s) {
     int32_t slots = s->rows * s->top_k;
-    fixture f = {.s = s, .y = oc_input(run, FL_DTYPE_F32, slots, s->dim, s->dim)};
+    fixture f = {.s = s, .y = oc_act(run, slots, s->dim, s->dim, s->fill)};
     f.weights = oc_input(run, FL_DTYPE_F32, s->rows, s->top_k, s->top_k);
     f.shared = oc_input(run, FL_DTYPE_F32, s->rows, s->dim, s->dim);
     f.out = oc_outs_make(run, FL_DTYPE_F32, s->rows, s->dim, s->dim);
     f.place = oc_memory(run, slots * (int64_t)sizeof *f.place);
-    oc_fill_mat(run, &f.y, s->fill);
     oc_fill_mat(run, &f.shared, s->fill);
     for (int32_t i = 0; i < slots; i++) {
         oc_set(&f.weights, i / s->top_k, i % s->top_k, oc_uniform(run));
@@ -67,7 +66,7 @@ static void expect(const fixture *f, const oc_mat *want, double *bound, double r
         for (int32_t j = 0; j < f->s->dim; j++) {
             double sum = f->s->base == NONE ? 0 : oc_get(&f->shared, r, j), size = fabs(sum);
             for (int32_t k = 0; k < f->s->top_k; k++) {
-                double term = oc_get(&f->weights, r, k) * oc_get(&f->y, f->place[r * f->s->top_k + k], j);
+                double term = oc_get(&f->weights, r, k) * oc_get(&f->y.ref, f->place[r * f->s->top_k + k], j);
                 sum += term;
                 size += fabs(term);
             }
@@ -80,13 +79,13 @@ static void expect(const fixture *f, const oc_mat *want, double *bound, double r
 static void check_rows(oc_run *run, const fixture *f) {
     const shape *s = f->s;
     oc_mat out = oc_output(run, FL_DTYPE_F32, s->rows, s->dim, s->dim);
-    oc_mat y = oc_input(run, FL_DTYPE_F32, s->top_k, s->dim, s->dim);
+    oc_mat y = oc_input(run, run->be->act_dtype, s->top_k, s->dim, s->dim);
     int32_t *place = oc_memory(run, s->top_k * (int64_t)sizeof *place);
     for (int32_t r = 0; r < s->rows; r++) {
         for (int32_t k = 0; k < s->top_k; k++) {
             place[k] = s->top_k - 1 - k;
             for (int32_t j = 0; j < s->dim; j++)
-                oc_set(&y, place[k], j, oc_get(&f->y, f->place[r * s->top_k + k], j));
+                oc_set(&y, place[k], j, oc_get(&f->y.be, f->place[r * s->top_k + k], j));
         }
         fl_moe_combine_args args = {
             .y = y.data, .place = place, .weights = oc_at(&f->weights, r, 0), .rows = 1};
@@ -105,8 +104,9 @@ static void check_shape(oc_run *run, const shape *s) {
                  base_names[s->base], oc_fill_name(s->fill)))
         return;
     fixture f = make_fixture(run, s);
-    fl_moe_combine_args args = make_args(&f, &f.out.be), one = make_args(&f, &f.out.one);
-    fl_moe_combine_args ref = make_args(&f, &f.out.ref);
+    fl_moe_combine_args args = make_args(&f, &f.y.be, &f.out.be);
+    fl_moe_combine_args one = make_args(&f, &f.y.be, &f.out.one);
+    fl_moe_combine_args ref = make_args(&f, &f.y.ref, &f.out.ref);
     OC_OK(run, run->be->op->moe_combine(run->be, &args));
     OC_OK(run, run->one->op->moe_combine(run->one, &one));
     OC_OK(run, run->ref->op->moe_combine(run->ref, &ref));
@@ -122,12 +122,15 @@ static void check_shape(oc_run *run, const shape *s) {
 
 static void check_places(oc_run *run) {
     if (!oc_case(run, OC_CHECK, "moe_combine places and by hand")) return;
-    const float y[6] = {1, 2, 10, 20, 100, 200}, weights[3] = {0.5f, 2, 0.25f}, shared[2] = {3, -1};
+    const double y[6] = {1, 2, 10, 20, 100, 200};
+    const float weights[3] = {0.5f, 2, 0.25f}, shared[2] = {3, -1};
     const int32_t good_places[3] = {2, 0, 1};
     int32_t *place = oc_given(run, good_places, sizeof good_places);
     oc_mat out = oc_output(run, FL_DTYPE_F32, 1, 2, 2);
     fl_moe_combine_args args = {.place = place, .rows = 1, .top_k = 3};
-    args.y = oc_given(run, y, sizeof y);
+    oc_mat outputs = oc_input(run, run->be->act_dtype, 3, 2, 2);
+    for (int32_t i = 0; i < 6; i++) oc_set(&outputs, i / 2, i % 2, y[i]);
+    args.y = outputs.data;
     args.weights = oc_given(run, weights, sizeof weights);
     args.shared = oc_given(run, shared, sizeof shared);
     args.dim = 2;
@@ -158,9 +161,9 @@ static void check_limits(oc_run *run) {
     OC_REFUSED_WITH(run, moe_combine, good, top_k, INT32_MAX / 3 + 1, "moe_combine: top_k");
     OC_ACCEPTED_WITH(run, moe_combine, good, dim, 1);
     OC_REFUSED_WITH(run, moe_combine, good, dim, 0, "moe_combine: dim");
-    oc_cost(run, fl_moe_combine_cost(&good), 60, 3 * (2 * (20 + 8) + 20));
+    oc_cost(run, fl_moe_combine_cost(&good), 60, 3 * (2 * (10 + 8) + 20));
     good.shared = &some;
-    oc_cost(run, fl_moe_combine_cost(&good), 60, 3 * (2 * (20 + 8) + 40));
+    oc_cost(run, fl_moe_combine_cost(&good), 60, 3 * (2 * (10 + 8) + 40));
 }
 
 void fl_moe_combine_check(oc_run *run) {

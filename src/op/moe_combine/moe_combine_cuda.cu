@@ -1,17 +1,28 @@
-/* moe_combine, CUDA. Rows as in rows.cuh, units of 4 elements. Bound by memory traffic: top_k 16-byte loads a unit,
- * independent of each other, then one store. Slots are added in order with one rounding each, in both paths alike. */
+/* moe_combine, CUDA. Rows as in rows.cuh, units of 8 elements. Bound by memory traffic: top_k 16-byte loads a unit,
+ * independent of each other, then the stores. Slots are added in order with one rounding each, in both paths alike. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
-enum { UNIT = 4, UNITS_EACH = 1, BATCH = 8 };
+enum { UNIT = 8, UNITS_EACH = 1, BATCH = 8 };
 
 typedef struct params {
-    const float *y, *weights, *shared;
+    const fl_bf16 *y;
+    const float *weights, *shared;
     const int32_t *place;
     int32_t rows, top_k, dim;
     float *out;
     int32_t *fault;
 } params;
+
+/* sum += weight v, eight elements of bf16. */
+FL_DEVICE void add_unit(float (&sum)[UNIT], float weight, uint4 v) {
+    const uint32_t pairs[UNIT / 2] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < UNIT / 2; i++) {
+        sum[2 * i] = __fmaf_rn(weight, fl_low_of_bf16x2(pairs[i]), sum[2 * i]);
+        sum[2 * i + 1] = __fmaf_rn(weight, fl_high_of_bf16x2(pairs[i]), sum[2 * i + 1]);
+    }
+}
 
 /* The loads of BATCH slots first, so that they are under way together; a wrong place reads row 0, and is told. */
 static __global__ void __launch_bounds__(FL_ROWS_THREADS) combine_wide_kernel(const params p) {
@@ -22,30 +33,28 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) combine_wide_kernel(co
     const int32_t *place = p.place + row * p.top_k;
     const float *weights = p.weights + row * p.top_k;
     bool known = true;
-    float4 sum = p.shared ? *(const float4 *)(p.shared + at) : make_float4(0, 0, 0, 0);
+    float sum[UNIT] = {};
+    if (p.shared)
+#pragma unroll
+        for (int i = 0; i < UNIT; i += 4) *(float4 *)(sum + i) = *(const float4 *)(p.shared + at + i);
     for (int32_t s = 0; s < p.top_k; s += BATCH) {
         int32_t from[BATCH];
-        float4 v[BATCH];
+        uint4 v[BATCH];
 #pragma unroll
         for (int32_t i = 0; i < BATCH; i++) from[i] = s + i < p.top_k ? __ldg(place + s + i) : 0;
 #pragma unroll
         for (int32_t i = 0; i < BATCH; i++) {
             bool inside = from[i] >= 0 && from[i] < p.rows * p.top_k;
             known = known && inside;
-            const float *y = p.y + (int64_t)(inside ? from[i] : 0) * p.dim + first;
-            v[i] = s + i < p.top_k ? __ldg((const float4 *)y) : make_float4(0, 0, 0, 0);
+            const fl_bf16 *y = p.y + (int64_t)(inside ? from[i] : 0) * p.dim + first;
+            v[i] = s + i < p.top_k ? __ldg((const uint4 *)y) : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
-        for (int32_t i = 0; i < BATCH; i++) {
-            if (s + i >= p.top_k) continue;
-            float weight = __ldg(weights + s + i);
-            sum.x = __fmaf_rn(weight, v[i].x, sum.x);
-            sum.y = __fmaf_rn(weight, v[i].y, sum.y);
-            sum.z = __fmaf_rn(weight, v[i].z, sum.z);
-            sum.w = __fmaf_rn(weight, v[i].w, sum.w);
-        }
+        for (int32_t i = 0; i < BATCH; i++)
+            if (s + i < p.top_k) add_unit(sum, __ldg(weights + s + i), v[i]);
     }
-    *(float4 *)(p.out + at) = sum;
+#pragma unroll
+    for (int i = 0; i < UNIT; i += 4) *(float4 *)(p.out + at + i) = *(float4 *)(sum + i);
     if (!known) atomicCAS(p.fault, FL_CUDA_FAULT_NONE, FL_CUDA_FAULT_PLACE);
 }
 
@@ -61,7 +70,7 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) combine_narrow_kernel(
         int32_t from = p.place[row * p.top_k + s];
         bool inside = from >= 0 && from < p.rows * p.top_k;
         known = known && inside;
-        float y = p.y[(int64_t)(inside ? from : 0) * p.dim + j];
+        float y = __bfloat162float(p.y[(int64_t)(inside ? from : 0) * p.dim + j]);
         sum = __fmaf_rn(p.weights[row * p.top_k + s], y, sum);
     }
     p.out[at] = sum;
@@ -72,7 +81,7 @@ extern "C" fl_err fl_moe_combine_cuda(fl_backend *be, const fl_moe_combine_args 
     FL_TRY(fl_moe_combine_validate(a));
     fl_cuda *cuda = fl_cuda_of(be);
     params p = {};
-    p.y = a->y;
+    p.y = (const fl_bf16 *)a->y;
     p.weights = a->weights;
     p.shared = a->shared;
     p.place = a->place;
@@ -81,9 +90,10 @@ extern "C" fl_err fl_moe_combine_cuda(fl_backend *be, const fl_moe_combine_args 
     p.dim = a->dim;
     p.out = a->out;
     p.fault = cuda->fault;
-    int64_t row_bytes = (int64_t)a->dim * (int64_t)sizeof(float);
-    bool wide = fl_rows_aligned(a->y, row_bytes, 16) && fl_rows_aligned(a->out, row_bytes, 16) &&
-                fl_rows_aligned(a->shared, row_bytes, 16); /* NULL is aligned */
+    int64_t row_bytes = (int64_t)a->dim * (int64_t)sizeof(fl_bf16);
+    bool wide =
+        fl_rows_aligned(a->y, row_bytes, 16) && fl_rows_aligned(a->out, row_bytes, 16) &&
+        fl_rows_aligned(a->shared, row_bytes, 16); /* NULL is aligned, and f32 rows are where y's are */
     fl_rows_launch launch = fl_rows_launch_of(a->rows, wide ? a->dim / UNIT : a->dim, UNITS_EACH);
     if (wide) combine_wide_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(p);
     else combine_narrow_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(p);

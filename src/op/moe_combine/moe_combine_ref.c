@@ -4,6 +4,7 @@
 
 fl_err fl_moe_combine_ref(fl_backend *be, const fl_moe_combine_args *a) {
     (void)be;
+    const float *y = a->y;
     FL_TRY(fl_moe_combine_validate(a));
     FL_TRY(fl_moe_combine_validate_places(a));
     for (int32_t r = 0; r < a->rows; r++)
@@ -12,7 +13,7 @@ fl_err fl_moe_combine_ref(fl_backend *be, const fl_moe_combine_args *a) {
             double sum = a->shared ? (double)a->shared[at] : 0;
             for (int32_t s = 0; s < a->top_k; s++) {
                 int64_t slot = (int64_t)r * a->top_k + s;
-                sum += (double)a->weights[slot] * (double)a->y[(int64_t)a->place[slot] * a->dim + j];
+                sum += (double)a->weights[slot] * (double)y[(int64_t)a->place[slot] * a->dim + j];
             }
             a->out[at] = (float)sum;
         }
