@@ -228,7 +228,7 @@ fl_err fl_kernel_product_cases(fl_kernel_bench *b) {
 
 /* ---- rows, once -------------------------------------------------------------------------------------------------- */
 
-enum { V3_DIM = 7168, LATENT_DIM = 512, ROPE_DIM = 64, V3_VOCAB = 129280 };
+enum { LATENT_DIM = 512, ROPE_DIM = 64, V3_VOCAB = 129280 };
 
 typedef struct cache_case {
     const char *write_name, *read_name;
@@ -286,35 +286,47 @@ static fl_err run_rmsnorm(fl_backend *be, const void *args) {
     return be->op->rmsnorm(be, args);
 }
 
+typedef struct norm_case {
+    const char *name, *codes_name;
+    int32_t rows, dim;
+} norm_case;
+
+static const norm_case norm_cases[] = {
+    {"rmsnorm-v3", "rmsnorm-v3-codes", 32768, 7168},
+    {"rmsnorm-moonlight", "rmsnorm-moonlight-codes", 131072, 2048},
+};
+
 /* `codes`: codes alone, as the norms before fp8 products hand on. */
-static fl_err time_rmsnorm(fl_kernel_bench *b, const char *name, bool codes) {
-    int32_t rows = b->be->device ? 32768 : 64;
-    int64_t n = (int64_t)rows * V3_DIM;
+static fl_err time_rmsnorm(fl_kernel_bench *b, const norm_case *c, bool codes) {
+    int32_t rows = b->be->device ? c->rows : 64;
+    int64_t n = (int64_t)rows * c->dim;
     void *x, *delta, *gamma, *y;
-    fl_rmsnorm_args a = {.x_stride = V3_DIM, .eps = 1e-6f, .rows = rows, .dim = V3_DIM, .y_stride = V3_DIM};
+    fl_rmsnorm_args a = {.x_stride = c->dim, .eps = 1e-6f, .rows = rows, .dim = c->dim, .y_stride = c->dim};
     FL_TRY(fl_kernel_take_random(b, n, FL_DTYPE_F32, 1, &x));
-    FL_TRY(fl_kernel_take_random(b, n, FL_DTYPE_F32, 1e-3, &delta)); /* x grows by it in every run */
-    FL_TRY(fl_kernel_take_random(b, V3_DIM, FL_DTYPE_F32, 1, &gamma));
+    FL_TRY(fl_kernel_take_random(b, n, b->be->act_dtype, 1e-3, &delta)); /* x grows by it in every run */
+    FL_TRY(fl_kernel_take_random(b, c->dim, FL_DTYPE_F32, 1, &gamma));
     FL_TRY(fl_kernel_take(b, n * (int64_t)fl_dtype_bytes(b->be->act_dtype), &y));
     a.x = x;
     a.delta = delta;
     a.gamma = gamma;
-    if (codes) a.y_codes = fl_codes_at(y, rows, V3_DIM);
+    if (codes) a.y_codes = fl_codes_at(y, rows, c->dim);
     else a.y = y;
-    const fl_kernel_case timed = {name, "rmsnorm", run_rmsnorm, &a, fl_rmsnorm_cost(&a), false};
-    return fl_kernel_time(b, &timed, "%d rows of %d, with delta and gamma%s", rows, V3_DIM,
+    const fl_kernel_case timed = {
+        codes ? c->codes_name : c->name, "rmsnorm", run_rmsnorm, &a, fl_rmsnorm_cost(&a), false};
+    return fl_kernel_time(b, &timed, "%d rows of %d, with delta and gamma%s", rows, c->dim,
                           codes ? ", as codes" : "");
 }
 
 /* Routing and what it orders, at the sizes of DeepSeek-V3 and of Moonlight, as many rows as a prefill call has. */
 typedef struct route_case {
-    const char *route_name, *permute_name, *permute_codes_name;
+    const char *route_name, *permute_name, *permute_codes_name, *combine_name;
     int32_t rows, dim, n_experts, top_k, n_groups, top_groups;
 } route_case;
 
 static const route_case route_cases[] = {
-    {"moe_route-v3", "moe_permute-v3", "moe_permute-v3-codes", 16384, 7168, 256, 8, 8, 4},
-    {"moe_route-moonlight", "moe_permute-moonlight", "moe_permute-moonlight-codes", 65536, 2048, 64, 6, 1, 1},
+    {"moe_route-v3", "moe_permute-v3", "moe_permute-v3-codes", "moe_combine-v3", 16384, 7168, 256, 8, 8, 4},
+    {"moe_route-moonlight", "moe_permute-moonlight", "moe_permute-moonlight-codes", "moe_combine-moonlight",
+     65536, 2048, 64, 6, 1, 1},
 };
 
 static fl_err run_moe_route(fl_backend *be, const void *args) {
@@ -396,12 +408,57 @@ static fl_err time_moe_permute(fl_kernel_bench *b, const char *name, const route
                           c->n_experts, codes ? ", as codes" : "");
 }
 
+static fl_err run_moe_combine(fl_backend *be, const void *args) {
+    return be->op->moe_combine(be, args);
+}
+
+/* Places as moe_permute makes them of the experts above, with a shared expert. */
+static fl_err time_moe_combine(fl_kernel_bench *b, const route_case *c) {
+    int32_t rows = route_rows(b, c), slots = rows * c->top_k;
+    fl_dtype act = b->be->act_dtype;
+    void *ids, *in, *permuted, *group_rows, *place, *y, *shared, *weights, *x;
+    FL_TRY(take_ids(b, c, rows, &ids));
+    FL_TRY(fl_kernel_take(b, (c->n_experts + 1) * (int64_t)sizeof(int32_t), &group_rows));
+    FL_TRY(fl_kernel_take(b, slots * (int64_t)sizeof(int32_t), &place));
+    FL_TRY(fl_kernel_take_random(b, rows, act, 1, &in));
+    FL_TRY(fl_kernel_take(b, slots * (int64_t)fl_dtype_bytes(act), &permuted));
+    const fl_moe_permute_args order = {.ids = ids,
+                                       .rows = rows,
+                                       .top_k = c->top_k,
+                                       .n_experts = c->n_experts,
+                                       .dim = 1,
+                                       .x = in,
+                                       .x_stride = 1,
+                                       .group_rows = group_rows,
+                                       .place = place,
+                                       .y = permuted};
+    FL_TRY(b->be->op->moe_permute(b->be, &order));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)slots * c->dim, act, 1e-3, &y)); /* x grows by it in every run */
+    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * c->dim, act, 1e-3, &shared));
+    FL_TRY(fl_kernel_take_random(b, slots, FL_DTYPE_F32, 1, &weights));
+    FL_TRY(fl_kernel_take_random(b, (int64_t)rows * c->dim, FL_DTYPE_F32, 1, &x));
+    const fl_moe_combine_args a = {.y = y,
+                                   .place = place,
+                                   .weights = weights,
+                                   .shared = shared,
+                                   .rows = rows,
+                                   .dim = c->dim,
+                                   .top_k = c->top_k,
+                                   .x = x};
+    const fl_kernel_case timed = {c->combine_name,         "moe_combine", run_moe_combine, &a,
+                                  fl_moe_combine_cost(&a), false};
+    return fl_kernel_time(b, &timed, "%d rows of %d, %d of %d experts, one shared", rows, c->dim, c->top_k,
+                          c->n_experts);
+}
+
 static fl_err route_case_all(fl_kernel_bench *b, const route_case *c) {
     if (fl_kernel_begin(b, c->route_name)) FL_TRY(fl_kernel_end(b, c->route_name, time_moe_route(b, c)));
     for (int32_t codes = 0; codes < (b->be->w8a8 ? 2 : 1); codes++) {
         const char *name = codes ? c->permute_codes_name : c->permute_name;
         if (fl_kernel_begin(b, name)) FL_TRY(fl_kernel_end(b, name, time_moe_permute(b, name, c, codes)));
     }
+    if (fl_kernel_begin(b, c->combine_name))
+        FL_TRY(fl_kernel_end(b, c->combine_name, time_moe_combine(b, c)));
     return FL_ERR_OK;
 }
 
@@ -458,10 +515,12 @@ fl_err fl_kernel_row_cases(fl_kernel_bench *b) {
         if (write || read)
             FL_TRY(fl_kernel_end(b, write ? c->write_name : c->read_name, time_cache(b, c, write, read)));
     }
-    static const char *const norms[] = {"rmsnorm-v3", "rmsnorm-v3-codes"};
-    for (int32_t codes = 0; codes < (b->be->w8a8 ? 2 : 1); codes++)
-        if (fl_kernel_begin(b, norms[codes]))
-            FL_TRY(fl_kernel_end(b, norms[codes], time_rmsnorm(b, norms[codes], codes)));
+    for (size_t i = 0; i < sizeof norm_cases / sizeof *norm_cases; i++)
+        for (int32_t codes = 0; codes < (b->be->w8a8 ? 2 : 1); codes++) {
+            const char *name = codes ? norm_cases[i].codes_name : norm_cases[i].name;
+            if (fl_kernel_begin(b, name))
+                FL_TRY(fl_kernel_end(b, name, time_rmsnorm(b, &norm_cases[i], codes)));
+        }
     for (size_t i = 0; i < sizeof route_cases / sizeof *route_cases; i++)
         FL_TRY(route_case_all(b, &route_cases[i]));
     for (size_t i = 0; i < sizeof draw_cases / sizeof *draw_cases; i++) {

@@ -98,7 +98,7 @@ static fl_err project(fl_attention *t, const fl_inputs *normed) {
     }
     FL_TRY(make_queries(t, &q_in));
     latents.act = t->latents;
-    return norm_part(t, t->q_rank, t->latent, NULL, &latents); /* gamma lives in kv_b: contract 6 */
+    return norm_part(t, t->q_rank, t->latent, NULL, &latents); /* gamma lives in kv_b: contract 3 */
 }
 
 /* Stores the latents and, rotated for one plane, k_pe. */
@@ -141,18 +141,18 @@ static fl_inputs outputs_of(const fl_attention *t, int32_t row) {
 }
 
 /* o's rows `row` .. of x and of y. */
-static fl_err project_rows(const fl_attention *t, fl_inputs x, int32_t row, int32_t rows, float *y) {
+static fl_err project_rows(const fl_attention *t, fl_inputs x, int32_t row, int32_t rows, void *y) {
     const fl_weight *o = &t->layer->o;
     if (rows == 0) return FL_ERR_OK;
     return fl_dense_run(t->w->be, &(fl_dense_args){.w = o,
                                                    .x = x,
                                                    .rows = rows,
-                                                   .out = FL_MATMUL_F32,
-                                                   .y = y + (int64_t)row * o->n,
+                                                   .out = FL_MATMUL_ACT,
+                                                   .y = fl_attention_at(t, y, (int64_t)row * o->n),
                                                    .arena = t->arena});
 }
 
-static fl_err project_back(const fl_attention *t, float *y) {
+static fl_err project_back(const fl_attention *t, void *y) {
     FL_TRY(project_rows(t, (fl_inputs){.codes = t->out.codes}, 0, t->out_row, y));
     return project_rows(t, (fl_inputs){.act = t->out.act}, t->out_row, t->step->rows - t->out_row, y);
 }

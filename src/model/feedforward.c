@@ -8,6 +8,7 @@ static fl_matmul_out swiglu(fl_forms inner) {
     return inner.codes ? FL_MATMUL_SWIGLU_CODES : FL_MATMUL_SWIGLU;
 }
 
+/* The output is left in act->delta. */
 static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, const fl_activations *act,
                       fl_arena *arena) {
     fl_inputs inner;
@@ -21,7 +22,7 @@ static fl_err run_mlp(const fl_weights *w, const fl_ffn *ffn, int32_t rows, cons
                               .y_codes = inner.codes,
                               .arena = arena};
     const fl_dense_args down = {
-        .w = &ffn->down, .x = inner, .rows = rows, .out = FL_MATMUL_F32, .y = act->delta, .arena = arena};
+        .w = &ffn->down, .x = inner, .rows = rows, .out = FL_MATMUL_ACT, .y = act->delta, .arena = arena};
     FL_TRY(fl_dense_run(w->be, &up));
     FL_TRY(fl_dense_run(w->be, &down));
     fl_arena_reset(arena, mark);
@@ -127,9 +128,29 @@ static fl_err take_routing(const fl_weights *w, const fl_layer *layer, int32_t r
                          &r->y);
 }
 
+/* The residual stream takes the experts' outputs, if there are any, and delta's. */
+static fl_err combine(const fl_weights *w, int32_t rows, const fl_activations *act, const routing *r,
+                      bool delta) {
+    const fl_moe_combine_args args = {.y = r->y,
+                                      .place = r->place,
+                                      .weights = r->weights,
+                                      .shared = delta ? act->delta : NULL,
+                                      .rows = rows,
+                                      .dim = w->config.hidden,
+                                      .top_k = r->pairs / rows,
+                                      .x = act->x};
+    return w->be->op->moe_combine(w->be, &args);
+}
+
+static fl_err run_dense(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
+                        fl_arena *arena) {
+    const routing none = {0};
+    FL_TRY(run_mlp(w, &layer->dense, rows, act, arena));
+    return combine(w, rows, act, &none, true);
+}
+
 static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
                       fl_arena *arena) {
-    const fl_config *c = &w->config;
     routing r;
     bool shared = layer->shared.down.n > 0;
     FL_TRY(take_routing(w, layer, rows, arena, &r));
@@ -137,26 +158,20 @@ static fl_err run_moe(const fl_weights *w, const fl_layer *layer, int32_t rows, 
     FL_TRY(permute(w, layer, rows, &act->normed, &r));
     FL_TRY(run_experts(w, layer, &r, arena));
     if (shared) FL_TRY(run_mlp(w, &layer->shared, rows, act, arena));
-    const fl_moe_combine_args combine = {.y = r.y,
-                                         .place = r.place,
-                                         .weights = r.weights,
-                                         .shared = shared ? act->delta : NULL,
-                                         .rows = rows,
-                                         .top_k = c->experts_per_token,
-                                         .dim = c->hidden,
-                                         .out = act->delta};
-    return w->be->op->moe_combine(w->be, &combine);
+    return combine(w, rows, act, &r, shared);
 }
 
 fl_err fl_feedforward_run(const fl_weights *w, const fl_layer *layer, int32_t rows, const fl_activations *act,
                           fl_arena *arena) {
-    int64_t hidden = w->config.hidden;
+    int32_t hidden = w->config.hidden;
+    int64_t delta_row_bytes = hidden * (int64_t)fl_dtype_bytes(w->be->act_dtype);
     for (int32_t i = 0; i < rows; i += ROWS_MAX) {
-        const fl_activations part = {.delta = act->delta + i * hidden,
-                                     .normed = fl_inputs_from(w, &act->normed, i, w->config.hidden)};
+        const fl_activations part = {.x = act->x + (int64_t)i * hidden,
+                                     .delta = (uint8_t *)act->delta + i * delta_row_bytes,
+                                     .normed = fl_inputs_from(w, &act->normed, i, hidden)};
         int32_t n = rows - i < ROWS_MAX ? rows - i : ROWS_MAX;
         int64_t mark = fl_arena_mark(arena);
-        FL_TRY(layer->moe ? run_moe(w, layer, n, &part, arena) : run_mlp(w, &layer->dense, n, &part, arena));
+        FL_TRY(layer->moe ? run_moe(w, layer, n, &part, arena) : run_dense(w, layer, n, &part, arena));
         fl_arena_reset(arena, mark);
     }
     return FL_ERR_OK;

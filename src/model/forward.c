@@ -1,4 +1,5 @@
-/* The layers in order. The residual sum of each half layer is taken by the next norm, so x is read and written once. */
+/* The layers in order. Attention's output is added by the norm behind it, feed-forward's where experts' outputs are
+ * summed, so no half layer passes over the residual stream for that alone. */
 #include "model/forward.h"
 
 #include "backend/timed.h"
@@ -47,7 +48,7 @@ fl_inputs fl_inputs_from(const fl_weights *w, const fl_inputs *in, int32_t row, 
                        .codes = fl_codes_from(&in->codes, row, dim)};
 }
 
-static fl_err norm(const fl_weights *w, const float *gamma, const float *delta, int32_t rows, float *x,
+static fl_err norm(const fl_weights *w, const float *gamma, const void *delta, int32_t rows, float *x,
                    const fl_inputs *y) {
     const fl_rmsnorm_args args = {
         .x = x,
@@ -70,7 +71,7 @@ static fl_err run_halves(const fl_weights *w, const fl_step *step, int32_t i, co
     fl_activations half = *act;
     int64_t mark = fl_arena_mark(arena);
     FL_TRY(fl_inputs_take(w, layer->attn_in, step->rows, w->config.hidden, arena, &half.normed));
-    FL_TRY(norm(w, layer->attn_norm, i > 0 ? act->delta : NULL, step->rows, act->x, &half.normed));
+    FL_TRY(norm(w, layer->attn_norm, NULL, step->rows, act->x, &half.normed));
     FL_TRY(fl_attention_run(w, layer, step, i, &half, arena));
     fl_arena_reset(arena, mark);
     FL_TRY(fl_inputs_take(w, layer->ffn_in, step->rows, w->config.hidden, arena, &half.normed));
@@ -106,28 +107,21 @@ static fl_err run_layer(const fl_weights *w, const fl_step *step, int32_t i, con
     return tell_progress(w, step, i + 1);
 }
 
-/* Rows whose numbers lie in memory. */
-static fl_err pick_rows(const fl_weights *w, const fl_step *step, const float *from, float *to) {
-    const fl_embed_args args = {.ids = step->logit_row_at,
-                                .table = from,
-                                .table_dtype = FL_DTYPE_F32,
-                                .rows = fl_step_logit_rows(step),
-                                .dim = w->config.hidden,
-                                .n_vocab = step->rows,
-                                .x = to};
-    return w->be->op->embed(w->be, &args);
-}
-
-/* The wanted rows of a bucket. */
+/* The wanted rows of a bucket, whose numbers lie in memory. */
 static fl_err norm_picked(const fl_weights *w, const fl_step *step, const fl_activations *act,
                           fl_arena *arena, const fl_inputs *y) {
     int32_t rows = fl_step_logit_rows(step);
-    float *x, *delta;
+    float *x;
     FL_TRY(fl_arena_take(arena, (int64_t)rows * w->config.hidden, sizeof(float), &x));
-    FL_TRY(fl_arena_take(arena, (int64_t)rows * w->config.hidden, sizeof(float), &delta));
-    FL_TRY(pick_rows(w, step, act->x, x));
-    FL_TRY(pick_rows(w, step, act->delta, delta));
-    return norm(w, w->final_norm, delta, rows, x, y);
+    const fl_embed_args pick = {.ids = step->logit_row_at,
+                                .table = act->x,
+                                .table_dtype = FL_DTYPE_F32,
+                                .rows = rows,
+                                .dim = w->config.hidden,
+                                .n_vocab = step->rows,
+                                .x = x};
+    FL_TRY(w->be->op->embed(w->be, &pick));
+    return norm(w, w->final_norm, NULL, rows, x, y);
 }
 
 /* The wanted rows only: a 512K-token prompt needs one row of logits. Neighbours are normalised together. */
@@ -138,7 +132,7 @@ static fl_err norm_wanted(const fl_weights *w, const fl_step *step, const fl_act
         int64_t row = step->logit_rows[i];
         const fl_inputs part = fl_inputs_from(w, y, i, w->config.hidden);
         for (n = 1; i + n < step->n_logit_rows && step->logit_rows[i + n] == row + n;) n++;
-        FL_TRY(norm(w, w->final_norm, act->delta + row * hidden, n, act->x + row * hidden, &part));
+        FL_TRY(norm(w, w->final_norm, NULL, n, act->x + row * hidden, &part));
     }
     return FL_ERR_OK;
 }
@@ -159,7 +153,8 @@ static fl_err run_all(const fl_weights *w, const fl_step *step, fl_arena *arena)
     const fl_config *c = &w->config;
     fl_activations act = {0};
     FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.x));
-    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, sizeof(float), &act.delta));
+    FL_TRY(fl_arena_take(arena, (int64_t)step->rows * c->hidden, (int64_t)fl_dtype_bytes(w->be->act_dtype),
+                         &act.delta));
     const fl_embed_args embed = {
         .ids = step->ids,
         .table = w->embed,

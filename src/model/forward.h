@@ -87,14 +87,14 @@ fl_err fl_dense_run(fl_backend *be, const fl_dense_args *args);
 /* The matmul op with scratch from the arena; args->scratch is set here. */
 fl_err fl_matmul_run(fl_backend *be, fl_matmul_args *args, fl_arena *arena);
 
-/* The residual stream's parts, for tests: h after the embedding or a layer. */
 typedef struct fl_activations {
-    float *x;         /* [rows][hidden] residual stream, without the last delta */
-    float *delta;     /* [rows][hidden] output of the last half layer, not added yet */
+    float *x;         /* [rows][hidden] residual stream */
+    void *delta;      /* [rows][hidden] act: what a dense product adds to it, until the op that adds it */
     fl_inputs normed; /* [rows][hidden], of the half that runs */
 } fl_activations;
 
-/* Halves of a layer: each reads x (after adding delta) and leaves its output in delta. */
+/* Halves of a layer, which read `normed`. Attention leaves its output in delta, which the next norm adds to x;
+ * feed-forward adds its own. */
 fl_err fl_attention_run(const fl_weights *weights, const fl_layer *layer, const fl_step *step,
                         int32_t layer_index, const fl_activations *act, fl_arena *arena);
 fl_err fl_feedforward_run(const fl_weights *weights, const fl_layer *layer, int32_t rows,

@@ -243,7 +243,7 @@ fl_err fl_layout_memory(fl_layout_run *run, int32_t span, fl_share_memory *out) 
     int64_t rows = plan.step_rows, act = (int64_t)fl_dtype_bytes(t->like->act_dtype);
     *out = (fl_share_memory){.weights = run->weights_bytes,
                              .kv = plan.kv_bytes,
-                             .activations = rows * run->config.hidden * (2 * (int64_t)sizeof(float) + act),
+                             .activations = rows * run->config.hidden * ((int64_t)sizeof(float) + 2 * act),
                              .lists = list_bytes(run, sizes.span_tokens),
                              .logits = plan.logits_bytes + plan.draw_bytes,
                              .exchange = exchange_bytes(run, sizes.span_tokens)};

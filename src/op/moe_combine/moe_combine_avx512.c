@@ -8,20 +8,21 @@ enum { ROWS_PER_TASK = 16 };
 static void combine_rows(void *context, int32_t task, int32_t worker) {
     (void)worker;
     const fl_moe_combine_args *a = context;
+    const uint16_t *y = a->y, *shared = a->shared;
     fl_span rows = fl_span_of_task(task, ROWS_PER_TASK, a->rows);
     for (int64_t r = rows.first; r < rows.end; r++) {
         const int32_t *place = a->place + r * a->top_k;
         const float *weights = a->weights + r * a->top_k;
+        float *x = a->x + r * a->dim;
         for (int32_t i = 0; i < a->dim; i += 16) {
             __mmask16 lanes = fl_lanes_avx512(i, a->dim);
-            __m512 sum =
-                a->shared ? _mm512_maskz_loadu_ps(lanes, a->shared + r * a->dim + i) : _mm512_setzero_ps();
+            __m512 sum = shared ? fl_load_bf16_avx512(lanes, shared + r * a->dim + i) : _mm512_setzero_ps();
             for (int32_t s = 0; s < a->top_k; s++) {
-                const uint16_t *y = (const uint16_t *)a->y + (int64_t)place[s] * a->dim;
-                __m512 term = fl_load_bf16_avx512(lanes, y + i);
+                __m512 term = fl_load_bf16_avx512(lanes, y + (int64_t)place[s] * a->dim + i);
                 sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[s]), term, sum);
             }
-            _mm512_mask_storeu_ps(a->out + r * a->dim + i, lanes, sum);
+            sum = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, x + i), sum);
+            _mm512_mask_storeu_ps(x + i, lanes, sum);
         }
     }
 }

@@ -1,16 +1,17 @@
 /* moe_combine, CUDA. Rows as in rows.cuh, units of 8 elements. Bound by memory traffic: top_k 16-byte loads a unit,
- * independent of each other, then the stores. Slots are added in order with one rounding each, in both paths alike. */
+ * independent of each other, then the stores. Slots are added in order with one rounding each and x last, in both paths
+ * alike. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/rows.cuh"
 
 enum { UNIT = 8, UNITS_EACH = 1, BATCH = 8 };
 
 typedef struct params {
-    const fl_bf16 *y;
-    const float *weights, *shared;
+    const fl_bf16 *y, *shared;
+    const float *weights;
     const int32_t *place;
     int32_t rows, top_k, dim;
-    float *out;
+    float *x;
     int32_t *fault;
 } params;
 
@@ -33,10 +34,10 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) combine_wide_kernel(co
     const int32_t *place = p.place + row * p.top_k;
     const float *weights = p.weights + row * p.top_k;
     bool known = true;
+    float4 *x = (float4 *)(p.x + at);
+    float4 low = x[0], high = x[1];
     float sum[UNIT] = {};
-    if (p.shared)
-#pragma unroll
-        for (int i = 0; i < UNIT; i += 4) *(float4 *)(sum + i) = *(const float4 *)(p.shared + at + i);
+    if (p.shared) add_unit(sum, 1, __ldg((const uint4 *)(p.shared + at)));
     for (int32_t s = 0; s < p.top_k; s += BATCH) {
         int32_t from[BATCH];
         uint4 v[BATCH];
@@ -53,8 +54,10 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) combine_wide_kernel(co
         for (int32_t i = 0; i < BATCH; i++)
             if (s + i < p.top_k) add_unit(sum, __ldg(weights + s + i), v[i]);
     }
-#pragma unroll
-    for (int i = 0; i < UNIT; i += 4) *(float4 *)(p.out + at + i) = *(float4 *)(sum + i);
+    x[0] = make_float4(__fadd_rn(low.x, sum[0]), __fadd_rn(low.y, sum[1]), __fadd_rn(low.z, sum[2]),
+                       __fadd_rn(low.w, sum[3]));
+    x[1] = make_float4(__fadd_rn(high.x, sum[4]), __fadd_rn(high.y, sum[5]), __fadd_rn(high.z, sum[6]),
+                       __fadd_rn(high.w, sum[7]));
     if (!known) atomicCAS(p.fault, FL_CUDA_FAULT_NONE, FL_CUDA_FAULT_PLACE);
 }
 
@@ -65,7 +68,7 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) combine_narrow_kernel(
     if (row >= p.rows || j >= p.dim) return;
     int64_t at = row * p.dim + j;
     bool known = true;
-    float sum = p.shared ? p.shared[at] : 0.0f;
+    float sum = p.shared ? __bfloat162float(p.shared[at]) : 0.0f;
     for (int32_t s = 0; s < p.top_k; s++) {
         int32_t from = p.place[row * p.top_k + s];
         bool inside = from >= 0 && from < p.rows * p.top_k;
@@ -73,7 +76,7 @@ static __global__ void __launch_bounds__(FL_ROWS_THREADS) combine_narrow_kernel(
         float y = __bfloat162float(p.y[(int64_t)(inside ? from : 0) * p.dim + j]);
         sum = __fmaf_rn(p.weights[row * p.top_k + s], y, sum);
     }
-    p.out[at] = sum;
+    p.x[at] = __fadd_rn(p.x[at], sum);
     if (!known) atomicCAS(p.fault, FL_CUDA_FAULT_NONE, FL_CUDA_FAULT_PLACE);
 }
 
@@ -83,17 +86,16 @@ extern "C" fl_err fl_moe_combine_cuda(fl_backend *be, const fl_moe_combine_args 
     params p = {};
     p.y = (const fl_bf16 *)a->y;
     p.weights = a->weights;
-    p.shared = a->shared;
+    p.shared = (const fl_bf16 *)a->shared;
     p.place = a->place;
     p.rows = a->rows;
     p.top_k = a->top_k;
     p.dim = a->dim;
-    p.out = a->out;
+    p.x = a->x;
     p.fault = cuda->fault;
     int64_t row_bytes = (int64_t)a->dim * (int64_t)sizeof(fl_bf16);
-    bool wide =
-        fl_rows_aligned(a->y, row_bytes, 16) && fl_rows_aligned(a->out, row_bytes, 16) &&
-        fl_rows_aligned(a->shared, row_bytes, 16); /* NULL is aligned, and f32 rows are where y's are */
+    bool wide = fl_rows_aligned(a->y, row_bytes, 16) && fl_rows_aligned(a->x, row_bytes, 16) &&
+                fl_rows_aligned(a->shared, row_bytes, 16); /* NULL is aligned */
     fl_rows_launch launch = fl_rows_launch_of(a->rows, wide ? a->dim / UNIT : a->dim, UNITS_EACH);
     if (wide) combine_wide_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(p);
     else combine_narrow_kernel<<<launch.grid, launch.block, 0, cuda->stream>>>(p);

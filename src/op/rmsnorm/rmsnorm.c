@@ -23,7 +23,7 @@ fl_cost fl_rmsnorm_cost(const fl_rmsnorm_args *a) {
     if (a->y || !a->y_codes.codes) bytes += FL_COST_ACT_BYTES;
     if (a->delta) {
         flops += 1;
-        bytes += 2 * sizeof(float); /* read delta, write x */
+        bytes += FL_COST_ACT_BYTES + sizeof(float); /* read delta, write x */
     }
     if (a->gamma) flops += 1;
     return (fl_cost){.flops = elements * flops,

@@ -4,8 +4,8 @@
  * result does not depend on the other rows. Residual entries reach 1e4: squares must not overflow f16, f32 is
  * enough. Tolerance: f32 output 4e-6 relative to the row's largest |y| (sum order), bf16 output one bf16
  * rounding (2^-8).
- * Cost: flops 3 an element, 4 with delta, one more with gamma; bytes rows dim (4 + act, 8 more with delta), codes and
- * their scales, + 4 dim with gamma. */
+ * Cost: flops 3 an element, 4 with delta, one more with gamma; bytes rows dim (4 + act, 4 + act more with delta), codes
+ * and their scales, + 4 dim with gamma. */
 #ifndef FL_OP_RMSNORM_H
 #define FL_OP_RMSNORM_H
 
@@ -14,7 +14,7 @@
 typedef struct fl_rmsnorm_args {
     float *x; /* [rows], x_stride apart; updated in place when delta is set, else only read */
     int64_t x_stride;
-    const float *delta; /* [rows][dim] or NULL */
+    const void *delta;  /* [rows][dim] act, or NULL */
     const float *gamma; /* [dim] or NULL */
     float eps;
     int32_t rows, dim;

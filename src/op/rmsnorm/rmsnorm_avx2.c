@@ -27,7 +27,8 @@ static void norm_rows(void *context, int32_t task, int32_t worker) {
     fl_span rows = fl_span_of_task(task, ROWS_PER_TASK, a->rows);
     for (int64_t r = rows.first; r < rows.end; r++) {
         float *x = a->x + r * a->x_stride, *y = (float *)a->y + r * a->y_stride;
-        float square = add_and_square(x, a->delta ? a->delta + r * a->dim : NULL, a->dim);
+        const float *delta = a->delta ? (const float *)a->delta + r * a->dim : NULL;
+        float square = add_and_square(x, delta, a->dim);
         __m256 factor = _mm256_set1_ps(1.0f / sqrtf(square / (float)a->dim + a->eps));
         for (int32_t i = 0; i < a->dim; i += 8) {
             __m256 value = _mm256_mul_ps(fl_load_avx2(x, i, a->dim), factor);

@@ -8,13 +8,13 @@
 
 enum { ROWS_PER_TASK = 16 };
 
-static float add_and_square(float *x, const float *delta, int32_t dim) {
+static float add_and_square(float *x, const uint16_t *delta, int32_t dim) {
     __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int32_t i = 0, v = 0; i < dim; i += 16, v = (v + 1) & 3) {
         __mmask16 lanes = fl_lanes_avx512(i, dim);
         __m512 value = _mm512_maskz_loadu_ps(lanes, x + i);
         if (delta) {
-            value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, delta + i));
+            value = _mm512_add_ps(value, fl_load_bf16_avx512(lanes, delta + i));
             _mm512_mask_storeu_ps(x + i, lanes, value);
         }
         sum[v] = _mm512_fmadd_ps(value, value, sum[v]);
@@ -29,7 +29,8 @@ static void norm_rows(void *context, int32_t task, int32_t worker) {
     for (int64_t r = rows.first; r < rows.end; r++) {
         float *x = a->x + r * a->x_stride;
         uint16_t *y = (uint16_t *)a->y + r * a->y_stride;
-        float square = add_and_square(x, a->delta ? a->delta + r * a->dim : NULL, a->dim);
+        const uint16_t *delta = a->delta ? (const uint16_t *)a->delta + r * a->dim : NULL;
+        float square = add_and_square(x, delta, a->dim);
         __m512 factor = _mm512_set1_ps(1.0f / sqrtf(square / (float)a->dim + a->eps));
         for (int32_t i = 0; i < a->dim; i += 16) {
             __mmask16 lanes = fl_lanes_avx512(i, a->dim);

@@ -12,7 +12,8 @@ enum { WARPS = 4, WARP_DIM_MAX = 512, BLOCK_THREADS = 256, QUADS_MAX = 7 };
 
 typedef struct params {
     float *x;
-    const float *delta, *gamma;
+    const fl_bf16 *delta;
+    const float *gamma;
     fl_bf16 *y; /* or NULL */
     fl_codes y_codes;
     int64_t x_stride, y_stride;
@@ -31,6 +32,17 @@ template <bool WIDE> FL_DEVICE float4 load4_constant(const float *from, int32_t 
     if (WIDE) return __ldg((const float4 *)from);
     return make_float4(__ldg(from), n > 1 ? __ldg(from + 1) : 0.0f, n > 2 ? __ldg(from + 2) : 0.0f,
                        n > 3 ? __ldg(from + 3) : 0.0f);
+}
+
+/* Alike, bf16. */
+template <bool WIDE> FL_DEVICE float4 load4_bf16(const fl_bf16 *from, int32_t n) {
+    if (WIDE) {
+        uint2 v = __ldg((const uint2 *)from);
+        return make_float4(fl_low_of_bf16x2(v.x), fl_high_of_bf16x2(v.x), fl_low_of_bf16x2(v.y),
+                           fl_high_of_bf16x2(v.y));
+    }
+    return make_float4(__bfloat162float(from[0]), n > 1 ? __bfloat162float(from[1]) : 0.0f,
+                       n > 2 ? __bfloat162float(from[2]) : 0.0f, n > 3 ? __bfloat162float(from[3]) : 0.0f);
 }
 
 template <bool WIDE> FL_DEVICE void store4(float *to, float4 v, int32_t n) {
@@ -115,7 +127,7 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
     int32_t start = (int32_t)threadIdx.x * 4, rest = start + QUADS * THREADS * 4;
     int32_t rows = ROWS == 1 ? 1 : (int32_t)min((int64_t)ROWS, p.rows - row);
     float *x = p.x + row * p.x_stride;
-    const float *delta = p.delta ? p.delta + row * p.dim : NULL;
+    const fl_bf16 *delta = p.delta ? p.delta + row * p.dim : NULL;
     float4 v[ROWS][QUADS];
 #pragma unroll
     for (int32_t i = 0; i < ROWS * QUADS; i++) {
@@ -129,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
         for (int32_t i = 0; i < ROWS * QUADS; i++) {
             int32_t r = i / QUADS, k = i % QUADS, first = start + k * THREADS * 4;
             d[r][k] = r < rows && first < p.dim
-                          ? load4_constant<WIDE>(delta + (int64_t)r * p.dim + first, p.dim - first)
+                          ? load4_bf16<WIDE>(delta + (int64_t)r * p.dim + first, p.dim - first)
                           : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
@@ -147,7 +159,7 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
         for (int32_t first = rest; ROWS == 1 && first < p.dim; first += THREADS * 4) {
             float4 more = load4<WIDE>(x + first, p.dim - first);
             if (delta) {
-                more = add4(more, load4_constant<WIDE>(delta + first, p.dim - first));
+                more = add4(more, load4_bf16<WIDE>(delta + first, p.dim - first));
                 store4<WIDE>(x + first, more, p.dim - first);
             }
             sum = add_squares(sum, more);
@@ -190,7 +202,7 @@ extern "C" fl_err fl_rmsnorm_cuda(fl_backend *be, const fl_rmsnorm_args *a) {
     if (!be->w8a8) FL_TRY(fl_codes_refuse(be, "rmsnorm", &a->y_codes));
     params p = {};
     p.x = a->x;
-    p.delta = a->delta;
+    p.delta = (const fl_bf16 *)a->delta;
     p.gamma = a->gamma;
     p.y = (fl_bf16 *)a->y;
     p.y_codes = a->y_codes;
@@ -201,7 +213,7 @@ extern "C" fl_err fl_rmsnorm_cuda(fl_backend *be, const fl_rmsnorm_args *a) {
     p.eps = a->eps;
     int64_t float_bytes = (int64_t)sizeof(float);
     bool wide = a->dim % 4 == 0 && fl_rows_aligned(a->x, a->x_stride * float_bytes, 16) &&
-                fl_rows_aligned(a->delta, 0, 16) && fl_rows_aligned(a->gamma, 0, 16) &&
+                fl_rows_aligned(a->delta, 0, 8) && fl_rows_aligned(a->gamma, 0, 16) &&
                 fl_rows_aligned(a->y, a->y_stride * (int64_t)sizeof(fl_bf16), 8);
     if (wide) launch<true>(p, fl_cuda_of(be)->stream);
     else launch<false>(p, fl_cuda_of(be)->stream);

@@ -25,9 +25,9 @@ fl_err fl_rmsnorm_ref(fl_backend *be, const fl_rmsnorm_args *a) {
     FL_TRY(fl_rmsnorm_validate(a));
     for (int32_t r = 0; r < a->rows; r++) {
         float *x = a->x + r * a->x_stride, *y = a->y ? (float *)a->y + r * a->y_stride : NULL;
+        const float *delta = a->delta ? (const float *)a->delta + (int64_t)r * a->dim : NULL;
         double sum = 0;
-        if (a->delta)
-            for (int32_t i = 0; i < a->dim; i++) x[i] += a->delta[(int64_t)r * a->dim + i];
+        for (int32_t i = 0; delta && i < a->dim; i++) x[i] += delta[i];
         for (int32_t i = 0; i < a->dim; i++) sum += (double)x[i] * (double)x[i];
         double scale = 1 / sqrt(sum / a->dim + (double)a->eps);
         for (int32_t i = 0; y && i < a->dim; i++) y[i] = normed(a, x, scale, i);
