@@ -10,22 +10,34 @@
 
 enum { DEPTH = 8192, DEVICE_DEPTH = 65536, RUNS = 3, REQUESTS = 7, REQUEST_TOKENS = 512 };
 
-/* Between them these make every kind of call. Random weights say nothing of density: theirs is imposed. */
+/* Between them these make every kind of call. Random weights say nothing of density: theirs is imposed. On a device the
+ * rows of a window take a time beside that of its FLOPs, and windows of two widths tell the one from the other. */
 static const struct {
     const char *policy, *kv, *density;
-} engines[] = {{"full", "auto", NULL}, {"window-anchors", "int4", NULL}, {"blocks", "fp8", "20%"}};
+    bool device_only;
+} engines[] = {{"full", "auto", NULL, false},
+               {"window-anchors:window=512,stride=128", "auto", NULL, true},
+               {"window-anchors", "int4", NULL, false},
+               {"blocks", "fp8", "20%", false}};
 
-/* A prompt's first token less its one step, the best of each: what it takes around it. */
-static fl_err measure_request(fl_bench *b, const int32_t *ids, fl_rate_samples *samples) {
-    double step_s = 0, best_s = 0, ttft_s;
-    if (!b->engine->be->device) return FL_ERR_OK;
-    FL_TRY(fl_rates_measure_prompt(b->engine, ids, REQUEST_TOKENS, &step_s));
-    for (int32_t i = 0; i < REQUESTS; i++) {
-        FL_TRY(fl_bench_first_token(b, REQUEST_TOKENS, &ttft_s));
-        if (i == 0 || ttft_s < best_s) best_s = ttft_s;
-    }
-    const fl_rate_sample sample = {.kind = FL_RATE_request, .calls = 1, .time_s = best_s - step_s};
+/* A prompt's first token less its one step, medians: what it takes around it. */
+static fl_err measure_request(fl_bench *b, const int32_t *ids, int32_t n_tokens, fl_rate_samples *samples) {
+    double step_s = 0, ttft_s[REQUESTS];
+    FL_TRY(fl_rates_measure_prompt(b->engine, ids, n_tokens, &step_s));
+    for (int32_t i = 0; i < REQUESTS; i++) FL_TRY(fl_bench_first_token(b, n_tokens, &ttft_s[i]));
+    const fl_rate_sample sample = {.kind = FL_RATE_request,
+                                   .calls = 1,
+                                   .cost.flops = n_tokens,
+                                   .time_s = fl_bench_median(ttft_s, REQUESTS) - step_s};
     return fl_rate_samples_add(samples, &sample);
+}
+
+/* On a device, of a short prompt and of one of a whole span. */
+static fl_err measure_requests(fl_bench *b, const int32_t *ids, int32_t depth, fl_rate_samples *samples) {
+    if (!b->engine->be->device) return FL_ERR_OK;
+    int32_t most = depth / 2 < b->engine->span_tokens ? depth / 2 : b->engine->span_tokens;
+    FL_TRY(measure_request(b, ids, REQUEST_TOKENS, samples));
+    return measure_request(b, ids, most - most % fl_tile_rows(b->engine), samples);
 }
 
 static fl_err measure_with(const fl_options *options, int32_t depth, fl_rate_samples *samples,
@@ -37,7 +49,7 @@ static fl_err measure_with(const fl_options *options, int32_t depth, fl_rate_sam
     if (err == FL_ERR_OK) err = fl_bench_prompt(&b, depth, &ids);
     const fl_rates_measuring m = {.ids = ids, .depth = depth, .runs = RUNS};
     if (err == FL_ERR_OK) err = fl_rates_measure(b.engine, &m, samples);
-    if (err == FL_ERR_OK) err = measure_request(&b, ids, samples);
+    if (err == FL_ERR_OK) err = measure_requests(&b, ids, depth, samples);
     if (err == FL_ERR_OK) {
         fl_engine_get_info(b.engine, &info);
         out->recorded = info.graphs;
@@ -57,6 +69,7 @@ fl_err fl_bench_rates_measure(const fl_options *options, fl_rates *out) {
                   (strcmp(options->backend, "auto") == 0 && fl_backend_available("cuda"));
     for (size_t i = 0; i < sizeof engines / sizeof *engines && err == FL_ERR_OK; i++) {
         fl_options o = *options;
+        if (engines[i].device_only && !device) continue;
         o.policy = engines[i].policy;
         o.kv_cache_dtype = engines[i].kv;
         o.density = options->synthetic ? engines[i].density : NULL;

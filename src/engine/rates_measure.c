@@ -5,13 +5,16 @@
 #include "backend/timed.h"
 #include "base/order.h"
 
-enum { RUNS_MAX = 99, DEPTH_MIN = 512, CALLS_MAX = 1 << 16, TRIES = 3, SHORT_MIN = 128 };
+enum { RUNS_MAX = 99, DEPTH_MIN = 512, CALLS_MAX = 1 << 16, TRIES = 3, SHORT_MIN = 128, PROMPT_RUNS = 5 };
 
 /* A step that takes so many times as long as its ops is bound by the host that issues them. */
 static const double HOST_BOUND = 1.25;
 
 /* A short step's ops are held back until the host has issued them; a longer one keeps its device busy. */
 static const double HOLD_S_MAX = 0.02;
+
+/* So long a step is as long when it runs again. */
+static const double LONG_S = 0.05;
 
 /* What the kinds of calls came to in one run of a step. */
 typedef struct run_sums {
@@ -27,7 +30,9 @@ typedef struct measuring {
     run_sums *into;           /* one of them, while it runs */
     uint8_t kinds[CALLS_MAX]; /* of a device's calls, whose times come when the step is done */
     int32_t n_called, n_timed;
-    double mark_s; /* what a call's marks take, by the last recording */
+    bool known[FL_N_RATES];          /* kinds that an engine before has timed */
+    double mark_s;                   /* what a call's marks take, by the last recording; */
+    double marked_s, n_marked_calls; /* and by all of this engine */
 } measuring;
 
 static void add_call(run_sums *sums, fl_rate_kind kind, fl_cost cost, double time_s) {
@@ -75,7 +80,9 @@ static fl_err run_whole(fl_engine *e, const fl_dry_rows *rows, const int32_t *id
         if (err == FL_ERR_OK) err = fl_step_try_piece(e, &piece, ids, FL_STEP_AS_IT_IS, &out->plain_s);
         return err;
     }
-    for (int32_t i = 0; i < TRIES; i++) FL_TRY(fl_step_try(e, rows, ids, &out->whole_s));
+    out->whole_s = 0;
+    for (int32_t i = 0; i < TRIES && out->whole_s < LONG_S; i++)
+        FL_TRY(fl_step_try(e, rows, ids, &out->whole_s));
     out->plain_s = out->whole_s;
     out->recorded = e->graphs && rows->document_rows + rows->tail_rows == 0;
     return FL_ERR_OK;
@@ -112,12 +119,27 @@ static void take_marks_off(run_sums *sums, double mark_s) {
 }
 
 /* A recording takes what its ops do: what they took longer were the marks, of which the same step has none. */
-static void take_recording(measuring *t, const whole_times *times, run_sums *sums) {
-    double ops_s = sum_of(sums->time_s);
-    if (ops_s > times->whole_s) t->mark_s = (ops_s - times->whole_s) / sum_of(sums->calls);
+static void take_recording(measuring *t, double whole_s, run_sums *sums) {
+    double ops_s = sum_of(sums->time_s), calls = sum_of(sums->calls);
+    if (ops_s > whole_s) t->mark_s = (ops_s - whole_s) / calls;
+    t->marked_s += ops_s - whole_s;
+    t->n_marked_calls += calls;
     take_marks_off(sums, t->mark_s);
-    double scale = times->whole_s / sum_of(sums->time_s);
+    double scale = whole_s / sum_of(sums->time_s);
     for (int32_t i = 0; i < FL_RATE_step; i++) sums->time_s[i] *= scale;
+}
+
+/* Of a later engine marks and the kinds that are known take what they took in the first: what is left is of its own
+ * kinds. So an op's time does not depend on which engines it was timed in. */
+static void take_own_kinds(const measuring *t, double whole_s, run_sums *sums) {
+    double own_calls = 0;
+    take_marks_off(sums, t->samples->mark_s);
+    double rest_s = whole_s - sum_of(sums->time_s);
+    for (int32_t i = 0; i < FL_RATE_step; i++) own_calls += t->known[i] ? 0 : sums->calls[i];
+    for (int32_t i = 0; i < FL_RATE_step && own_calls > 0; i++) {
+        double more_s = t->known[i] ? 0 : rest_s * sums->calls[i] / own_calls;
+        sums->time_s[i] += more_s > -sums->time_s[i] / 2 ? more_s : -sums->time_s[i] / 2;
+    }
 }
 
 /* One run: its calls, and of a step that is issued what lay between them. */
@@ -132,8 +154,10 @@ static fl_err run_once(measuring *t, const fl_dry_rows *rows, const int32_t *ids
     }
     FL_TRY(run_watched(t, rows, ids, hold_s, &watched_s));
     if (!e->be->device) times.whole_s = watched_s;
-    if (times.recorded) take_recording(t, &times, sums);
-    else take_marks_off(sums, t->mark_s);
+    bool later = t->samples->mark_s > 0;
+    if (times.recorded && later) take_own_kinds(t, times.whole_s, sums);
+    else if (times.recorded) take_recording(t, times.whole_s, sums);
+    else take_marks_off(sums, later ? t->samples->mark_s : t->mark_s);
     double ops_s = sum_of(sums->time_s), n_rows = rows->document_rows + rows->tail_rows + rows->decode_rows;
     bool host_bound = times.plain_s > HOST_BOUND * ops_s; /* the device waits for it */
     if (host_bound) {
@@ -147,11 +171,13 @@ static fl_err run_once(measuring *t, const fl_dry_rows *rows, const int32_t *ids
 
 fl_err fl_rates_measure_prompt(fl_engine *e, const int32_t *ids, int32_t n_tokens, double *time_s) {
     const fl_dry_rows rows = {.document_rows = n_tokens, .n_logits = 1};
-    whole_times times = {0};
-    for (int32_t i = 0; i < TRIES; i++) {
+    double times_s[PROMPT_RUNS];
+    for (int32_t i = 0; i < PROMPT_RUNS; i++) {
+        whole_times times = {0};
         FL_TRY(run_whole(e, &rows, ids, &times));
-        if (i == 0 || times.whole_s < *time_s) *time_s = times.whole_s;
+        times_s[i] = times.whole_s;
     }
+    *time_s = fl_upper_median(times_s, PROMPT_RUNS);
     return FL_ERR_OK;
 }
 
@@ -221,7 +247,7 @@ static fl_err measure_all(measuring *t) {
         {.decode_rows = 8, .decode_pos = depth / 2, .n_logits = 8},
     };
     FL_TRY(fill(t, span));
-    for (int32_t rows = SHORT_MIN; e->be->device && rows <= most; rows *= 4)
+    for (int32_t rows = SHORT_MIN; e->be->device && rows <= most; rows *= 2)
         FL_TRY(measure_step(t, &(fl_dry_rows){.document_rows = rows, .n_logits = 1}));
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) FL_TRY(measure_step(t, &steps[i]));
     return FL_ERR_OK;
@@ -238,7 +264,10 @@ fl_err fl_rates_measure(fl_engine *e, const fl_rates_measuring *m, fl_rate_sampl
     t->e = e;
     t->m = m;
     t->samples = samples;
+    samples->device = e->be->device;
+    for (int64_t i = 0; i < samples->n; i++) t->known[samples->items[i].kind] = true;
     fl_err err = measure_all(t);
+    if (samples->mark_s == 0 && t->marked_s > 0) samples->mark_s = t->marked_s / t->n_marked_calls;
     e->attending.attend.planned_density = planned;
     fl_timed_reset(e->timed);
     if (err == FL_ERR_OK) err = fl_attend_config_reset_counts(&e->attending);

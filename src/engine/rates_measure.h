@@ -17,7 +17,7 @@ typedef struct fl_rates_measuring {
  * steps are timed as recordings too, and what the marks around ops take is taken off. */
 fl_err fl_rates_measure(fl_engine *engine, const fl_rates_measuring *m, fl_rate_samples *samples);
 
-/* The step of a prompt of n_tokens document rows, whole tiles, as the engine runs it: the best of a few, seconds. As
+/* The step of a prompt of n_tokens document rows, whole tiles, as the engine runs it: the median of a few, seconds. As
  * above, but meters go on. */
 fl_err fl_rates_measure_prompt(fl_engine *engine, const int32_t *ids, int32_t n_tokens, double *time_s);
 

@@ -1,5 +1,6 @@
 #include "plan/rates.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "op/attn_prefill/attn_prefill_spans.h"
@@ -119,9 +120,22 @@ void fl_rates_of_roofs(const fl_roofs *r, fl_rates *out) {
 }
 
 double fl_rates_time(const fl_rates *rates, fl_rate_kind kind, const fl_cost *cost) {
+    return fl_rates_times(rates, kind, 1, cost);
+}
+
+static double fill_at(const fl_rate *r, double call_s) {
+    if (!(r->fill_s > 0)) return 1;
+    double at = call_s > r->fill_s ? 2 * log2(call_s / r->fill_s) : 0;
+    if (at >= FL_RATE_FILLS - 1) return r->fill[FL_RATE_FILLS - 1];
+    int32_t i = (int32_t)at;
+    return r->fill[i] + (r->fill[i + 1] - r->fill[i]) * (at - i);
+}
+
+double fl_rates_times(const fl_rates *rates, fl_rate_kind kind, double calls, const fl_cost *cost) {
     const fl_rate *r = &rates->of[kind];
     double compute_s = (cost->flops - cost->fp8_flops) * r->flop_s + cost->fp8_flops * r->fp8_flop_s;
     double memory_s = cost->bytes * r->byte_s;
-    if (rates->measured) return r->call_s + compute_s + memory_s;
-    return r->call_s + (compute_s > memory_s ? compute_s : memory_s);
+    if (!rates->measured) return calls * r->call_s + (compute_s > memory_s ? compute_s : memory_s);
+    double sum_s = calls * r->call_s + compute_s + memory_s;
+    return sum_s * fill_at(r, sum_s / calls);
 }

@@ -3,7 +3,9 @@
  *
  * The time of a call with f FLOPs and b bytes, as the op's cost function counts them:
  *   measured   call_s + f flop_s + b byte_s: a fit, in which a byte is what small and large calls do not share
- *   roofs      call_s + max(f flop_s, b byte_s): compute and memory overlap perfectly, so it is a floor */
+ *   roofs      call_s + max(f flop_s, b byte_s): compute and memory overlap perfectly, so it is a floor
+ * A device that a call fills by part does not take that sum: its start hides behind its work, which makes it less, or
+ * few tiles leave multiprocessors idle, which makes it more. Both go by size, and so does `fill`. */
 #ifndef FL_PLAN_RATES_H
 #define FL_PLAN_RATES_H
 
@@ -39,17 +41,22 @@ typedef enum fl_rate_kind {
     /* What the host takes to hand a step's ops to a device, which works on them meanwhile: no step is shorter. Its
      * "FLOPs" are the step's calls of ops. */
     FL_RATE_issue,
-    /* What a prompt takes around its steps: it is queued, admitted, its token told. Timed on a device, whose prompts
-     * may be so short that it shows. */
+    /* What a prompt takes around its steps: it is queued, admitted, its pages entered into the prefix cache, its token
+     * told. Its "FLOPs" are the prompt's tokens. Timed on a device, whose prompts may be so short that it shows. */
     FL_RATE_request,
     FL_N_RATES
 } fl_rate_kind;
 
+enum { FL_RATE_FILLS = 24 };
+
 typedef struct fl_rate {
     double call_s, flop_s, byte_s; /* all >= 0 */
     double fp8_flop_s;             /* of the FLOPs that are products of e4m3 codes */
-    int64_t n_samples;             /* calls that it was fitted to; 0 = none: a datasheet's, or borrowed */
-    double error;                  /* of the fit: sum |fitted - timed| / sum timed */
+    /* Of a device: what calls took over their sum, at sums of fill_s 2^(i / 2); between two of these by the logarithm,
+     * outside as at the nearest. fill_s 0 = as the sum. */
+    double fill_s, fill[FL_RATE_FILLS];
+    int64_t n_samples; /* calls that it was fitted to; 0 = none: a datasheet's, or borrowed */
+    double error;      /* of the fit: sum |fitted - timed| / sum timed */
 } fl_rate;
 
 typedef struct fl_rates {
@@ -81,8 +88,9 @@ fl_cost fl_op_cost(fl_op_id op, const void *args);
  * the pairs that are seen, the more the narrower the window is. */
 fl_cost fl_rate_cost(fl_op_id op, const void *args);
 
-/* Seconds of one call of this cost. */
+/* Seconds of one call of this cost; of measured rates also of some calls together, each as one of their mean size. */
 double fl_rates_time(const fl_rates *rates, fl_rate_kind kind, const fl_cost *cost);
+double fl_rates_times(const fl_rates *rates, fl_rate_kind kind, double calls, const fl_cost *cost);
 
 /* ---- measuring ---- */
 
@@ -98,6 +106,8 @@ typedef struct fl_rate_sample {
 typedef struct fl_rate_samples {
     fl_rate_sample *items; /* [n], owned */
     int64_t n, capacity;
+    bool device;   /* they are of one: kinds have a fill */
+    double mark_s; /* what the marks around a call take there; 0 = not known yet */
 } fl_rate_samples;
 
 /* FL_ERR_NOMEM; FL_ERR_LIMIT beyond 65,536. */

@@ -6,7 +6,14 @@
 #include "base/file.h"
 #include "plan/rates.h"
 
-enum { FORMAT = 1, FILE_BYTES_MAX = 1 << 20 };
+enum { FORMAT = 2, FILE_BYTES_MAX = 1 << 20 };
+
+static void set_fill(const fl_rate *r, json_t *item) {
+    json_t *fill = json_array();
+    for (int32_t i = 0; i < FL_RATE_FILLS; i++) json_array_append_new(fill, json_real(r->fill[i]));
+    json_object_set_new(item, "fill_s", json_real(r->fill_s));
+    json_object_set_new(item, "fill", fill);
+}
 
 static json_t *rates_json(const fl_rates *rates) {
     json_t *root = json_pack("{s:i, s:s, s:b, s:b, s:{}}", "format", FORMAT, "source", rates->source,
@@ -16,6 +23,7 @@ static json_t *rates_json(const fl_rates *rates) {
         json_t *item = json_pack("{s:f, s:f, s:f, s:f, s:I, s:f}", "call_s", r->call_s, "fp8_flop_s",
                                  r->fp8_flop_s, "flop_s", r->flop_s, "byte_s", r->byte_s, "samples",
                                  (json_int_t)r->n_samples, "error", r->error);
+        if (r->fill_s > 0) set_fill(r, item);
         if (json_object_set_new(json_object_get(root, "rates"), fl_rate_name((fl_rate_kind)i), item) == 0)
             continue;
         json_decref(root);
@@ -44,6 +52,20 @@ static fl_err read_number(const char *path, const json_t *item, const char *fiel
                    path, field);
 }
 
+/* Of a device's rates. */
+static fl_err read_fill(const char *path, const json_t *item, fl_rate *out) {
+    const json_t *fill = json_object_get(item, "fill");
+    if (!fill) return FL_ERR_OK;
+    FL_TRY(read_number(path, item, "fill_s", &out->fill_s));
+    for (size_t i = 0; i < FL_RATE_FILLS; i++) {
+        const json_t *value = json_array_get(fill, i);
+        out->fill[i] = json_number_value(value);
+        if (!json_is_number(value) || !(out->fill[i] >= 0 && isfinite(out->fill[i])))
+            return FL_FAIL(FL_ERR_DATA, "%s: fill: expected %d numbers, 0 or more", path, FL_RATE_FILLS);
+    }
+    return FL_ERR_OK;
+}
+
 static fl_err read_rate(const char *path, const json_t *all, fl_rate_kind kind, fl_rate *out) {
     const json_t *item = json_object_get(all, fl_rate_name(kind));
     double samples;
@@ -59,7 +81,7 @@ static fl_err read_rate(const char *path, const json_t *all, fl_rate_kind kind, 
     FL_TRY(read_number(path, item, "error", &out->error));
     FL_TRY(read_number(path, item, "samples", &samples));
     out->n_samples = samples < 1e15 ? (int64_t)samples : 0;
-    return FL_ERR_OK;
+    return read_fill(path, item, out);
 }
 
 static fl_err read_root(const char *path, const json_t *root, fl_rates *out) {

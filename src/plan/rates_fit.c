@@ -102,7 +102,45 @@ static fl_rate fit(const equations *e) {
 }
 
 static double expected(const fl_rates *rates, const fl_rate_sample *s) {
-    return fl_rates_time(rates, s->kind, &s->cost) + (s->calls - 1) * rates->of[s->kind].call_s;
+    return fl_rates_times(rates, s->kind, s->calls, &s->cost);
+}
+
+/* ---- how full a device is ---- */
+
+/* A place of fill without samples lies between its neighbours that have some, or is like the last of them. */
+static void close_gaps(const double seen[FL_RATE_FILLS], double fill[FL_RATE_FILLS]) {
+    for (int32_t i = 1; i < FL_RATE_FILLS; i++) {
+        int32_t next = i;
+        while (next < FL_RATE_FILLS && seen[next] == 0) next++;
+        if (next == i) continue;
+        fill[i] = fill[i - 1];
+        if (next < FL_RATE_FILLS) fill[i] += (fill[next] - fill[i - 1]) / (next - i + 1);
+    }
+}
+
+/* What the samples of a kind took over the sums that were fitted to them, by the size of a call. */
+static void set_fill(const fl_rate_samples *samples, fl_rate_kind kind, fl_rates *rates) {
+    fl_rate *r = &rates->of[kind];
+    double taken[FL_RATE_FILLS] = {0}, seen[FL_RATE_FILLS] = {0}, least_s = INFINITY;
+    for (int64_t i = 0; i < samples->n; i++) {
+        const fl_rate_sample *s = &samples->items[i];
+        if (s->kind == kind && s->time_s > 0) least_s = fmin(least_s, expected(rates, s) / s->calls);
+    }
+    if (!(least_s > 0 && isfinite(least_s))) return;
+    for (int64_t i = 0; i < samples->n; i++) {
+        const fl_rate_sample *s = &samples->items[i];
+        if (s->kind != kind || !(s->time_s > 0)) continue;
+        double sum_s = expected(rates, s), at = 2 * log2(sum_s / s->calls / least_s);
+        int32_t low = at < FL_RATE_FILLS - 1 ? (int32_t)at : FL_RATE_FILLS - 2;
+        double share = fmin(at - low, 1);
+        taken[low] += (1 - share) * s->time_s / sum_s;
+        taken[low + 1] += share * s->time_s / sum_s;
+        seen[low] += 1 - share;
+        seen[low + 1] += share;
+    }
+    for (int32_t i = 0; i < FL_RATE_FILLS; i++) r->fill[i] = seen[i] > 0 ? taken[i] / seen[i] : 0;
+    close_gaps(seen, r->fill);
+    r->fill_s = least_s;
 }
 
 static void set_errors(const fl_rate_samples *samples, fl_rates *out) {
@@ -170,6 +208,7 @@ fl_err fl_rates_fit(const fl_rate_samples *samples, fl_rates *out) {
     *out = (fl_rates){.measured = true};
     for (int32_t i = 0; i < ROUNDS; i++)
         if (fit_round(samples, i == 0, out) == 0) return FL_FAIL(FL_ERR_INVALID, "rates: no call was timed");
+    for (int32_t i = 0; i < FL_RATE_step && samples->device; i++) set_fill(samples, (fl_rate_kind)i, out);
     set_errors(samples, out);
     fill_gaps(out);
     return FL_ERR_OK;

@@ -80,9 +80,9 @@ static void time_is_work_over_rate(void **state) {
     fl_prediction more;
     assert_int_equal(fl_predict_prompt(p.dry, &rates, &prompt, NULL, &more), FL_ERR_OK);
     near(more.time_s, found.time_s + 3 * 1e-3 + 10000 * 1e-6);
-    rates.of[FL_RATE_request].call_s = 5; /* of the prompt, not of its steps */
+    rates.of[FL_RATE_request] = (fl_rate){.call_s = 5, .flop_s = 1e-4}; /* of the prompt, not of its steps */
     assert_int_equal(fl_predict_prompt(p.dry, &rates, &prompt, NULL, &more), FL_ERR_OK);
-    near(more.time_s, found.time_s + 3 * 1e-3 + 10000 * 1e-6 + 5);
+    near(more.time_s, found.time_s + 3 * 1e-3 + 10000 * 1e-6 + 5 + 10000 * 1e-4);
     /* Six requests that decode beside it: 18 rows more in three steps. */
     const fl_predict_load load = {.decode_rows = 6, .decode_pos = 1000};
     fl_prediction loaded;

@@ -100,6 +100,34 @@ static void no_rate_is_negative(void **state) {
     fl_rate_samples_close(&s);
 }
 
+/* A start of 3 us that hides behind the work, 1e-12 s a byte: the longer of the two, which no sum is. 2^0 .. 2^9 MB;
+ * what was fitted to a device's calls follows them, and their mean where calls of one kind count together. */
+static void a_device_is_filled_by_size(void **state) {
+    (void)state;
+    fl_rate_samples s = {.device = true}, host = {0};
+    fl_rates r, plain;
+    for (int i = 0; i < 10; i++) {
+        double bytes = 1e6 * (1 << i), time_s = fmax(3e-6, bytes * 1e-12);
+        add(&s, FL_RATE_rope, 0, bytes, time_s);
+        add(&host, FL_RATE_rope, 0, bytes, time_s);
+    }
+    assert_int_equal(fl_rates_fit(&s, &r), FL_ERR_OK);
+    assert_int_equal(fl_rates_fit(&host, &plain), FL_ERR_OK);
+    assert_true(r.of[FL_RATE_rope].fill_s > 0 && plain.of[FL_RATE_rope].fill_s == 0);
+    assert_true(plain.of[FL_RATE_rope].error > 2 * r.of[FL_RATE_rope].error);
+    for (int i = 0; i < 10; i++) {
+        const fl_cost cost = {0, 1e6 * (1 << i), 0}, three = {0, 3e6 * (1 << i), 0};
+        double time_s = fmax(3e-6, cost.bytes * 1e-12);
+        near(fl_rates_time(&r, FL_RATE_rope, &cost), time_s, 0.12);
+        near(fl_rates_times(&r, FL_RATE_rope, 3, &three), 3 * fl_rates_time(&r, FL_RATE_rope, &cost), 1e-9);
+    }
+    /* Below and above all that was timed as at the nearest. */
+    const fl_cost huge = {0, 1e12, 0};
+    near(fl_rates_time(&r, FL_RATE_rope, &huge), 1, 0.05);
+    fl_rate_samples_close(&s);
+    fl_rate_samples_close(&host);
+}
+
 static void nothing_timed_is_refused(void **state) {
     (void)state;
     fl_rate_samples s = {0};
@@ -166,16 +194,18 @@ static void files_come_back_or_are_refused(void **state) {
     static const char *const broken[] = {
         "",
         "[]",
-        "{\"format\": 1}",
-        "{\"format\": 1, \"source\": \"x\"",
-        "{\"format\": 1, \"source\": \"x\", \"measured\": true, \"rates\": {}}",
-        "{\"format\": 2, \"source\": \"x\", \"measured\": true, \"rates\": {}}"};
+        "{\"format\": 2}",
+        "{\"format\": 2, \"source\": \"x\"",
+        "{\"format\": 2, \"source\": \"x\", \"measured\": true, \"rates\": {}}",
+        "{\"format\": 1, \"source\": \"x\", \"measured\": true, \"rates\": {}}"};
     fl_rate_samples s = {0};
     fl_rates r, back;
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
     add(&s, FL_RATE_matmul, 1e9, 1e6, 1e-3);
+    add(&s, FL_RATE_matmul, 1e9, 9e6, 1e-3);
+    s.device = true;
     assert_int_equal(fl_rates_fit(&s, &r), FL_ERR_OK);
     strcpy(r.source, "a test");
     r.recorded = true;
@@ -186,7 +216,10 @@ static void files_come_back_or_are_refused(void **state) {
     for (int i = 0; i < FL_N_RATES; i++) {
         near(back.of[i].flop_s, r.of[i].flop_s, 1e-5);
         near(back.of[i].byte_s, r.of[i].byte_s, 1e-5);
+        near(back.of[i].fill_s, r.of[i].fill_s, 1e-5);
+        for (int k = 0; k < FL_RATE_FILLS; k++) near(back.of[i].fill[k], r.of[i].fill[k], 1e-5);
     }
+    assert_true(back.of[FL_RATE_matmul].fill_s > 0);
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         assert_int_equal(fl_file_write("/", path, broken[i], strlen(broken[i])), FL_ERR_OK);
         assert_int_equal(fl_rates_read(path, &back), FL_ERR_DATA);
@@ -196,6 +229,11 @@ static void files_come_back_or_are_refused(void **state) {
     assert_int_equal(fl_rates_write(&r, path), FL_ERR_OK);
     assert_int_equal(fl_rates_read(path, &back), FL_ERR_DATA);
     assert_non_null(strstr(fl_err_detail(), "call_s"));
+    r.of[FL_RATE_rope].call_s = 0;
+    r.of[FL_RATE_matmul].fill[FL_RATE_FILLS - 1] = -1;
+    assert_int_equal(fl_rates_write(&r, path), FL_ERR_OK);
+    assert_int_equal(fl_rates_read(path, &back), FL_ERR_DATA);
+    assert_non_null(strstr(fl_err_detail(), "fill"));
     unlink(path);
     fl_rate_samples_close(&s);
 }
@@ -206,6 +244,7 @@ int main(void) {
         cmocka_unit_test(a_fit_finds_what_made_the_times),
         cmocka_unit_test(samples_hold_many_calls),
         cmocka_unit_test(no_rate_is_negative),
+        cmocka_unit_test(a_device_is_filled_by_size),
         cmocka_unit_test(nothing_timed_is_refused),
         cmocka_unit_test(calls_are_told_apart_by_their_arguments),
         cmocka_unit_test(windows_count_the_tiles_they_visit),
