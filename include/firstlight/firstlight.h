@@ -221,8 +221,9 @@ double fl_load_wait_s(const fl_engine_load *load, double cost_s);
 /* Where the time of steps went since the engine was opened, and how full its memory was. Kinds add up to less than
  * step_s: what is missing lies between ops. */
 typedef struct fl_meters {
-    int64_t planned_bytes; /* reserved at start: weights, KV pool, step scratch, logits */
-    int64_t peak_bytes;    /* the same with the highest use of the scratch so far */
+    int64_t planned_bytes; /* reserved at start: weights, KV pool, step scratch, logits; and what a device's
+                            * driver takes for recordings of steps */
+    int64_t peak_bytes;    /* the same with the highest use of the scratch and the most recordings so far */
     int64_t steps;
     double step_s; /* wall time in steps */
     double attention_s, linear_s, experts_s, kv_s;

@@ -34,11 +34,12 @@ struct fl_backend {
     const fl_op_table *op;
     fl_dtype act_dtype;
     fl_weight_layout layout;
-    bool kv_f32;          /* can store KV as f32 */
-    bool w8a8;            /* takes e4m3 weights with block scales as they are, quantises activations */
-    bool matmul_rope;     /* its matmul can end in rope: queries are rotated while they are made */
-    int32_t split_tokens; /* keys that document rows attend in a call, at most: a multiple of 4,096 */
-    bool deterministic;   /* a row's bits never depend on the rows beside it */
+    bool kv_f32;                /* can store KV as f32 */
+    bool w8a8;                  /* takes e4m3 weights with block scales as they are, quantises activations */
+    bool matmul_rope;           /* its matmul can end in rope: queries are rotated while they are made */
+    int32_t recording_op_bytes; /* that its driver takes for an op of a recording; 0 = it makes none */
+    int32_t split_tokens;       /* keys that document rows attend in a call, at most: a multiple of 4,096 */
+    bool deterministic;         /* a row's bits never depend on the rows beside it */
     bool device;    /* tensors live in memory of its own, which only its ops, upload and download touch */
     bool sealed;    /* fl_backend_seal: alloc and alloc_host refuse */
     bool watched;   /* somebody looks at each op of each step (backend/timed.h): nothing is recorded */

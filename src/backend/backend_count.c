@@ -70,6 +70,7 @@ fl_err fl_backend_open_count(const fl_backend *like, fl_backend **out) {
                        .layout = like->layout,
                        .kv_f32 = like->kv_f32,
                        .split_tokens = like->split_tokens,
+                       .recording_op_bytes = like->recording_op_bytes,
                        .deterministic = like->deterministic,
                        .device = like->device,
                        .w8a8 = like->w8a8,

@@ -123,11 +123,10 @@ fl_dry_prompt fl_bench_dry_prompt(const fl_bench *b, int64_t n) {
 
 fl_bench_memory fl_bench_memory_now(const fl_bench *b) {
     const fl_engine *e = b->engine;
-    fl_engine_info info;
-    fl_engine_get_info(e, &info);
-    int64_t fixed = info.weights_bytes + info.kv_bytes + e->logits_bytes + e->draw_bytes;
-    return (fl_bench_memory){.plan_bytes = fixed + info.scratch_bytes,
-                             .used_bytes = e->be->device ? fixed + info.scratch_peak_bytes
+    fl_meters meters;
+    fl_engine_get_meters(e, &meters);
+    return (fl_bench_memory){.plan_bytes = meters.planned_bytes,
+                             .used_bytes = e->be->device ? meters.peak_bytes
                                                          : fl_memory_now().anonymous_bytes - b->base_bytes};
 }
 

@@ -97,6 +97,9 @@ static void print_memory(const inspecting *in) {
     print_bytes("step", p->scratch_bytes, p->total_bytes, step);
     print_bytes("logits", p->logits_bytes, p->total_bytes, "");
     print_bytes("drawing", p->draw_bytes, p->total_bytes, "penalties, biases and masks of answers");
+    if (p->recordings_bytes > 0)
+        print_bytes("recordings", p->recordings_bytes, p->total_bytes,
+                    "of short steps, by the driver (measured)");
     print_bytes("at most", p->total_bytes, p->total_bytes, "beside the program itself");
 }
 
@@ -144,6 +147,7 @@ static json_t *make_json(const inspecting *in) {
     json_object_set_new(out, "scratch_bytes", json_integer(in->plan.scratch_bytes));
     json_object_set_new(out, "logits_bytes", json_integer(in->plan.logits_bytes));
     json_object_set_new(out, "draw_bytes", json_integer(in->plan.draw_bytes));
+    json_object_set_new(out, "recordings_bytes", json_integer(in->plan.recordings_bytes));
     json_object_set_new(out, "peak_bytes", json_integer(in->plan.total_bytes));
     return out;
 }

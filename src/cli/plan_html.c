@@ -189,8 +189,8 @@ typedef struct memory_rows {
 
 static void put_memory_bars(FILE *f, const memory_rows *rows, int row) {
     const fl_share_memory *m = &rows->of[row].outcome->share.memory;
-    const int64_t bytes[N_PARTS] = {m->weights, m->kv, m->activations, m->lists, m->scratch + m->logits,
-                                    m->exchange};
+    const int64_t bytes[N_PARTS] = {
+        m->weights, m->kv, m->activations, m->lists, m->scratch + m->logits + m->recordings, m->exchange};
     double at = 0;
     put_label(f, row, rows->of[row].name, "");
     for (int32_t i = 0; i < N_PARTS; i++) {

@@ -2,11 +2,11 @@
 #include "cli/plan_report.h"
 
 static json_t *memory_json(const fl_share_memory *m) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weights_bytes", (json_int_t)m->weights,
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weights_bytes", (json_int_t)m->weights,
                      "kv_bytes", (json_int_t)m->kv, "activations_bytes", (json_int_t)m->activations,
                      "lists_bytes", (json_int_t)m->lists, "scratch_bytes", (json_int_t)m->scratch,
-                     "logits_bytes", (json_int_t)m->logits, "exchange_bytes", (json_int_t)m->exchange,
-                     "peak_bytes", (json_int_t)m->total);
+                     "logits_bytes", (json_int_t)m->logits, "recordings_bytes", (json_int_t)m->recordings,
+                     "exchange_bytes", (json_int_t)m->exchange, "peak_bytes", (json_int_t)m->total);
 }
 
 static json_t *stages_json(const fl_outcome *o) {

@@ -56,7 +56,7 @@ static void print_layout(const fl_plan_report *r, const fl_outcome *o, bool best
     printf("%c %-4s %9s %9s %9s %9s %9s %9s %9s%s %8s  %s\n", best ? '>' : ' ',
            fl_layout_name(o->share.layout, o->share.n_gpus), bytes_text((double)m->weights).s,
            bytes_text((double)m->kv).s, bytes_text((double)m->activations).s, bytes_text((double)m->lists).s,
-           bytes_text((double)(m->scratch + m->logits)).s, bytes_text((double)m->exchange).s,
+           bytes_text((double)(m->scratch + m->logits + m->recordings)).s, bytes_text((double)m->exchange).s,
            bytes_text((double)m->total).s, o->fits ? " " : "!", fl_format_count(o->share.span_tokens).s,
            fl_format_seconds(o->ttft_s).s);
     (void)r;

@@ -178,6 +178,7 @@ static fl_err reserve(fl_engine *e, const fl_settings *s) {
                                    .span_tokens = e->span_tokens,
                                    .requests_max = e->requests_max,
                                    .spare_pages = buckets,
+                                   .eager = s->enforce_eager,
                                    .kv = e->kv_shape};
     fl_memory_plan plan;
     FL_TRY(fl_memory_plan_make(e->dry, c, &sizes, &plan));
@@ -201,6 +202,7 @@ static fl_err reserve(fl_engine *e, const fl_settings *s) {
                                     .n_known = e->n_known,
                                     .list_bytes = plan.list_bytes};
     e->draw_bytes = plan.draw_bytes;
+    e->recordings_bytes = plan.recordings_bytes;
     FL_TRY(fl_sampler_open(e->be, &drawn, &e->sampler));
     e->kv = calloc((size_t)c->layers, sizeof *e->kv);
     if (!e->kv) return FL_FAIL(FL_ERR_NOMEM, "step of %d layers", c->layers);
@@ -208,7 +210,7 @@ static fl_err reserve(fl_engine *e, const fl_settings *s) {
     FL_TRY(take_page_tables(e));
     FL_TRY(take_step_arrays(e));
     for (int32_t i = 0; i < c->layers; i++) e->kv[i] = fl_kv_pool_layer(e->pool, i);
-    return FL_ERR_OK;
+    return e->be->free_bytes ? fl_memory_plan_check_free(&plan, e->be->free_bytes(e->be)) : FL_ERR_OK;
 }
 
 static fl_err start_worker(fl_engine *e) {

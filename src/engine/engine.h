@@ -154,7 +154,7 @@ struct fl_engine {
     int64_t queue_tokens_max;
     fl_cost_table costs;
     void *kv_memory, *scratch, *logits_memory;
-    int64_t kv_bytes, scratch_bytes, logits_bytes, draw_bytes;
+    int64_t kv_bytes, scratch_bytes, logits_bytes, draw_bytes, recordings_bytes;
     int64_t scratch_most_bytes; /* asked for; 0 = what the largest step takes */
     fl_kept_means means;        /* of one prompt's blocks, in kv_memory; n_known of them are those */
     uint64_t means_of;          /* of this request; 0 = of none */
@@ -162,7 +162,8 @@ struct fl_engine {
     atomic_llong scratch_peak_bytes, overflow; /* as of the last step */
     _Atomic double density;
     atomic_llong n_graph_steps, n_graph_prompt_steps, n_plain_steps; /* alike */
-    _Atomic(const char *) graph_warning;                             /* of graphs; NULL = none */
+    atomic_llong graph_bytes; /* of as many recordings as were kept at a time, by the plan's measure */
+    _Atomic(const char *) graph_warning; /* of graphs; NULL = none */
     /* the step being built; sized once */
     fl_kv_layer *kv;   /* [layers] */
     void *step_memory; /* of the next four */

@@ -21,8 +21,9 @@ static const char *slowest_comm(const fl_timed *t) {
 
 void fl_engine_get_meters(const fl_engine *e, fl_meters *out) {
     int64_t fixed_bytes = e->weights->memory_bytes + e->kv_bytes + e->logits_bytes + e->draw_bytes;
-    *out = (fl_meters){.planned_bytes = fixed_bytes + e->scratch_bytes,
-                       .peak_bytes = fixed_bytes + atomic_load(&e->scratch_peak_bytes),
+    int64_t used_bytes = atomic_load(&e->scratch_peak_bytes) + atomic_load(&e->graph_bytes);
+    *out = (fl_meters){.planned_bytes = fixed_bytes + e->scratch_bytes + e->recordings_bytes,
+                       .peak_bytes = fixed_bytes + used_bytes,
                        .steps = atomic_load(&e->timed->n_steps),
                        .step_s = atomic_load(&e->timed->step_s),
                        .attention_s = kind_s(e, FL_TRACE_ATTENTION),

@@ -479,6 +479,7 @@ static void tell_graphs(fl_engine *e) {
     atomic_store(&e->n_graph_steps, info.n_replayed);
     atomic_store(&e->n_graph_prompt_steps, info.n_prompt_replayed);
     atomic_store(&e->n_plain_steps, info.n_plain);
+    atomic_store(&e->graph_bytes, e->recordings_bytes * info.n_kept_most / FL_GRAPHS_MAX);
     atomic_store(&e->graph_warning, info.fault);
 }
 

@@ -33,7 +33,7 @@ struct fl_graphs {
     int64_t host_bytes;
     entry list[FL_GRAPHS_MAX];
     int64_t clock;
-    int64_t n_replayed, n_prompt_replayed, n_recorded, n_plain;
+    int64_t n_replayed, n_prompt_replayed, n_recorded, n_plain, n_kept, n_kept_most;
     char fault[FAULT_BYTES];
 };
 
@@ -61,6 +61,7 @@ fl_err fl_graphs_open(fl_backend *be, const fl_config *config, int32_t ctx_token
 
 static void drop(fl_graphs *g, entry *e) {
     if (e->recording) g->be->recording_close(g->be, e->recording);
+    g->n_kept -= e->recording != NULL;
     *e = (entry){0};
 }
 
@@ -78,6 +79,7 @@ void fl_graphs_close(fl_graphs *g) {
 fl_graphs_info fl_graphs_get_info(const fl_graphs *g) {
     return (fl_graphs_info){.n_replayed = g->n_replayed,
                             .n_prompt_replayed = g->n_prompt_replayed,
+                            .n_kept_most = g->n_kept_most,
                             .n_recorded = g->n_recorded,
                             .n_plain = g->n_plain,
                             .fault = g->fault[0] ? g->fault : NULL};
@@ -182,8 +184,12 @@ static void record(fl_graphs *g, entry *e, fl_graph_fn *issue, void *context) {
         if (err != FL_ERR_OK) return;
         err = end;
     }
-    if (err != FL_ERR_OK) snprintf(g->fault, sizeof g->fault, "%s", fl_err_detail());
-    else g->n_recorded++;
+    if (err != FL_ERR_OK) {
+        snprintf(g->fault, sizeof g->fault, "%s", fl_err_detail());
+        return;
+    }
+    g->n_recorded++;
+    if (++g->n_kept > g->n_kept_most) g->n_kept_most = g->n_kept;
 }
 
 /* A replay that the device refuses is no loss either, if the device still works. What its ops do wrong shows later. */

@@ -23,6 +23,7 @@ enum {
 typedef struct fl_graphs_info {
     int64_t n_replayed, n_recorded;
     int64_t n_prompt_replayed; /* of n_replayed */
+    int64_t n_kept_most;       /* recordings at a time, so far */
     int64_t
         n_plain; /* steps that had no recording: the first of a shape, those of new shapes after a fault */
     const char *fault; /* why nothing is recorded any more; NULL = none */

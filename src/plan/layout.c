@@ -240,15 +240,20 @@ fl_err fl_layout_memory(fl_layout_run *run, int32_t span, fl_share_memory *out) 
     fl_memory_plan plan;
     if (run->layout != FL_LAYOUT_TP) sizes.kv_tokens = share_of(t->kv_tokens, run->n_gpus);
     FL_TRY(fl_memory_plan_make(run->more, &run->head, &sizes, &plan));
+    int64_t few = 0, recordings;
+    FL_TRY(fl_memory_plan_recordings(run->more, &recordings));
+    if (run->few) FL_TRY(fl_memory_plan_recordings(run->few, &few));
+    if (run->few) recordings += (run->n_alike - 1) * (recordings - few);
     int64_t rows = plan.step_rows, act = (int64_t)fl_dtype_bytes(t->like->act_dtype);
     *out = (fl_share_memory){.weights = run->weights_bytes,
                              .kv = plan.kv_bytes,
                              .activations = rows * run->config.hidden * ((int64_t)sizeof(float) + 2 * act),
                              .lists = list_bytes(run, sizes.span_tokens),
                              .logits = plan.logits_bytes + plan.draw_bytes,
+                             .recordings = fl_align_up(recordings, FL_DRIVER_PAGE_BYTES),
                              .exchange = exchange_bytes(run, sizes.span_tokens)};
     out->scratch = plan.scratch_bytes - out->activations - out->lists;
-    out->total = out->weights + out->kv + plan.scratch_bytes + out->logits + out->exchange;
+    out->total = out->weights + out->kv + plan.scratch_bytes + out->logits + out->recordings + out->exchange;
     return FL_ERR_OK;
 }
 

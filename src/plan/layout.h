@@ -40,7 +40,8 @@ typedef struct fl_share_memory {
     int64_t lists;       /* ids of chosen blocks */
     int64_t scratch;
     int64_t logits;
-    int64_t exchange; /* what is received before it is used */
+    int64_t recordings; /* of steps */
+    int64_t exchange;   /* what is received before it is used */
     int64_t total;
 } fl_share_memory;
 

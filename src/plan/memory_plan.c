@@ -61,6 +61,33 @@ static int64_t list_bytes_of(const fl_config *config, int64_t ctx_tokens) {
            (n_vocab + 63) / 64 * (int64_t)sizeof(uint64_t);
 }
 
+static void count_call(void *context, fl_op_id op, const void *args, double time_s) {
+    (void)op;
+    (void)args;
+    (void)time_s;
+    ++*(int64_t *)context;
+}
+
+fl_err fl_memory_plan_recordings(fl_dry_run *dry, int64_t *bytes) {
+    fl_backend *count = fl_dry_run_backend(dry);
+    int32_t tile = fl_dry_run_tile_rows(dry);
+    const fl_dry_rows rows = {.document_rows = tile,
+                              .tail_rows = 1,
+                              .tail_pos = tile,
+                              .decode_rows = 1,
+                              .decode_pos = tile,
+                              .n_logits = 2};
+    fl_dry_cost cost;
+    int64_t n_calls = 0;
+    *bytes = 0;
+    if (count->recording_op_bytes == 0) return FL_ERR_OK;
+    fl_backend_count_watch(count, count_call, &n_calls);
+    fl_err err = fl_dry_run_step(dry, &rows, &cost);
+    fl_backend_count_watch(count, NULL, NULL);
+    *bytes = FL_GRAPHS_MAX * n_calls * count->recording_op_bytes;
+    return err;
+}
+
 fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_memory_sizes *sizes,
                            fl_memory_plan *out) {
     fl_dry_rows worst[WORST_STEPS];
@@ -81,7 +108,18 @@ fl_err fl_memory_plan_make(fl_dry_run *dry, const fl_config *config, const fl_me
     out->logits_bytes = (int64_t)FL_LOGIT_ROWS_MAX * config->vocab_size * (int64_t)sizeof(float);
     out->list_bytes = list_bytes_of(config, sizes->ctx_tokens);
     out->draw_bytes = FL_DRAWN_ROWS_MAX * (out->list_bytes + (int64_t)sizeof(fl_sample));
-    out->total_bytes =
-        out->weights_bytes + out->kv_bytes + out->scratch_bytes + out->logits_bytes + out->draw_bytes;
+    FL_TRY(fl_memory_plan_recordings(dry, &out->recordings_bytes));
+    out->recordings_bytes = sizes->eager ? 0 : fl_align_up(out->recordings_bytes, FL_DRIVER_PAGE_BYTES);
+    out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes + out->logits_bytes +
+                       out->draw_bytes + out->recordings_bytes;
     return FL_ERR_OK;
+}
+
+fl_err fl_memory_plan_check_free(const fl_memory_plan *plan, int64_t free_bytes) {
+    if (free_bytes >= plan->recordings_bytes) return FL_ERR_OK;
+    return FL_FAIL(
+        FL_ERR_NOMEM,
+        "recordings of steps take up to %lld MiB of device memory, %lld MiB are left beside weights, KV "
+        "and scratch: lower kv_tokens or span_tokens, or set enforce_eager",
+        (long long)(plan->recordings_bytes >> 20), (long long)(free_bytes >> 20));
 }

@@ -212,7 +212,8 @@ static void inspect_and_its_sums(void **state) {
     assert_true(number_of(o, "parameters") > number_of(o, "active_parameters"));
     assert_true(number_of(o, "tensors") == 849 && json_object_size(json_object_get(o, "dtypes")) == 3);
     double parts = number_of(o, "weights_bytes") + number_of(o, "kv_bytes") + number_of(o, "scratch_bytes") +
-                   number_of(o, "logits_bytes") + number_of(o, "draw_bytes");
+                   number_of(o, "logits_bytes") + number_of(o, "draw_bytes") +
+                   number_of(o, "recordings_bytes");
     assert_true(number_of(o, "peak_bytes") == parts && number_of(o, "kv_bytes") == 4096 * 2560);
     json_decref(o);
     drop(r);
