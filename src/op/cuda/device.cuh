@@ -28,6 +28,11 @@ FL_DEVICE float fl_warp_max(float x) {
     return x;
 }
 
+/* The same of what is neither negative nor NaN: as integers such numbers are in the same order. */
+FL_DEVICE float fl_warp_max_positive(float x) {
+    return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
+}
+
 /* Over the four neighbouring lanes that share a row of a product. */
 FL_DEVICE float fl_quad_sum(float x) {
     x += __shfl_xor_sync(~0u, x, 1);

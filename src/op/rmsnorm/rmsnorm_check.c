@@ -210,8 +210,8 @@ static void check_limits(oc_run *run) {
 void fl_rmsnorm_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
     check_literal(run);
-    static const int32_t dims[] = {128, 256, 512, 640, 1536, 2048, 7168, 8448};
-    for (int32_t i = 0; i < 8; i++)
+    static const int32_t dims[] = {128, 256, 512, 640, 1536, 2048, 2560, 7168, 8448};
+    for (int32_t i = 0; i < 9; i++)
         for (int32_t gap = 0; gap < 2; gap++)
             check_codes(run, 1 + i * 3, dims[i], gap * 5, (oc_fill)(i % OC_N_FILLS));
     check_limits(run);

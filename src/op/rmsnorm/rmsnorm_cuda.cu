@@ -1,14 +1,14 @@
 /* rmsnorm, CUDA. A warp a row up to 512 dimensions (several rows at a time if they are short, so that enough loads are
- * under way), else a block of 256 threads; bound by memory traffic. A thread takes quads of elements, keeps the first
- * QUADS of them in registers between the sum and the scaling, and reads the rest of a longer row again. QUADS is no
- * larger than dim asks for, which leaves registers for more rows at once. Which thread adds what in which order depends
- * on dim alone: not on rows, not on whether the row's addresses allow 16-byte accesses. The 128 elements that a warp
- * has at once are one group of codes. */
+ * under way), else a block, of 128 threads up to 2,048 dimensions and of 256 above; bound by memory traffic. A thread
+ * takes quads of elements, keeps the first QUADS of them in registers between the sum and the scaling, and reads the
+ * rest of a longer row again. QUADS is no larger than dim asks for, which leaves registers for more rows at once. Which
+ * thread adds what in which order depends on dim alone: not on rows, not on whether the row's addresses allow 16-byte
+ * accesses. The 128 elements that a warp has at once are one group of codes. */
 #include "backend/cuda/cuda_backend.h"
 #include "op/cuda/codes.cuh"
 #include "op/cuda/rows.cuh"
 
-enum { WARPS = 4, WARP_DIM_MAX = 512, BLOCK_THREADS = 256, QUADS_MAX = 7 };
+enum { WARPS = 4, WARP_DIM_MAX = 512, BLOCK_THREADS = 256, SHORT_THREADS = 128, QUADS_MAX = 7 };
 
 typedef struct params {
     float *x;
@@ -85,7 +85,7 @@ FL_DEVICE void put4_codes(const params &p, int64_t row, int32_t first, float4 v)
 #pragma unroll
     for (int i = 0; i < 2; i++)
         most = fmaxf(most, fmaxf(fabsf(fl_low_of_bf16x2(words[i])), fabsf(fl_high_of_bf16x2(words[i]))));
-    most = fl_warp_max(most);
+    most = fl_warp_max_positive(most);
     *(uint32_t *)(p.y_codes.codes + row * p.dim + first) =
         fl_codes_of_bf16x4(words[0], words[1], fl_codes_inverse(most));
     if (threadIdx.x % 32 == 0)
@@ -106,7 +106,7 @@ template <bool WIDE> FL_DEVICE void put4(const params &p, int64_t row, int32_t f
 
 /* The sum over a row's threads: the warp's tree, then warps in index order. */
 template <int THREADS> FL_DEVICE float row_sum(float sum) {
-    __shared__ float of_warp[BLOCK_THREADS / 32];
+    __shared__ float of_warp[THREADS / 32];
     sum = fl_warp_sum(sum);
     if (THREADS == 32) return sum;
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
@@ -118,7 +118,7 @@ template <int THREADS> FL_DEVICE float row_sum(float sum) {
 }
 
 /* blockDim (THREADS, warps or 1). One thread's part of ROWS rows side by side; one row where THREADS is more than a
- * warp. */
+ * warp. Only with QUADS_MAX may rows be longer than what the threads keep. */
 template <int THREADS, int QUADS, int ROWS, bool WIDE>
 static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
     rmsnorm_kernel(const params p) {
@@ -156,7 +156,8 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
         float sum = 0;
 #pragma unroll
         for (int32_t k = 0; k < QUADS; k++) sum = add_squares(sum, v[r][k]);
-        for (int32_t first = rest; ROWS == 1 && first < p.dim; first += THREADS * 4) {
+#pragma unroll 1
+        for (int32_t first = rest; QUADS == QUADS_MAX && first < p.dim; first += THREADS * 4) {
             float4 more = load4<WIDE>(x + first, p.dim - first);
             if (delta) {
                 more = add4(more, load4_bf16<WIDE>(delta + first, p.dim - first));
@@ -171,7 +172,9 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
             int32_t first = start + k * THREADS * 4;
             if (r < rows && first < p.dim) put4<WIDE>(p, row + r, first, v[r][k], scale);
         }
-        for (int32_t first = rest; ROWS == 1 && first < p.dim; first += THREADS * 4) /* x holds the sum now */
+#pragma unroll 1
+        for (int32_t first = rest; QUADS == QUADS_MAX && first < p.dim;
+             first += THREADS * 4) /* x holds the sum now */
             put4<WIDE>(p, row, first, load4<WIDE>(x + first, p.dim - first), scale);
     }
 }
@@ -182,19 +185,18 @@ template <int QUADS, int ROWS, bool WIDE> static void launch_warps(const params 
         <<<(uint32_t)fl_tasks_of(p.rows, WARPS * ROWS), dim3(32, WARPS), 0, stream>>>(p);
 }
 
-template <int QUADS, bool WIDE> static void launch_blocks(const params &p, cudaStream_t stream) {
-    rmsnorm_kernel<BLOCK_THREADS, QUADS, 1, WIDE><<<(uint32_t)p.rows, BLOCK_THREADS, 0, stream>>>(p);
+template <int THREADS, int QUADS, bool WIDE> static void launch_blocks(const params &p, cudaStream_t stream) {
+    rmsnorm_kernel<THREADS, QUADS, 1, WIDE><<<(uint32_t)p.rows, THREADS, 0, stream>>>(p);
 }
 
 template <bool WIDE> static void launch(const params &p, cudaStream_t stream) {
-    int32_t quads = (int32_t)fl_tasks_of(p.dim, BLOCK_THREADS * 4);
     if (p.dim <= 128) launch_warps<1, 4, WIDE>(p, stream);
     else if (p.dim <= 256) launch_warps<2, 2, WIDE>(p, stream);
     else if (p.dim <= WARP_DIM_MAX) launch_warps<4, 1, WIDE>(p, stream);
-    else if (quads <= 1) launch_blocks<1, WIDE>(p, stream);
-    else if (quads <= 2) launch_blocks<2, WIDE>(p, stream);
-    else if (quads <= 4) launch_blocks<4, WIDE>(p, stream);
-    else launch_blocks<QUADS_MAX, WIDE>(p, stream);
+    else if (p.dim <= 1024) launch_blocks<SHORT_THREADS, 2, WIDE>(p, stream);
+    else if (p.dim <= 2048) launch_blocks<SHORT_THREADS, 4, WIDE>(p, stream);
+    else if (p.dim <= 4096) launch_blocks<BLOCK_THREADS, 4, WIDE>(p, stream);
+    else launch_blocks<BLOCK_THREADS, QUADS_MAX, WIDE>(p, stream);
 }
 
 extern "C" fl_err fl_rmsnorm_cuda(fl_backend *be, const fl_rmsnorm_args *a) {
