@@ -6,8 +6,8 @@
  * (codes multiplied as they are, scales applied to q's and P's side). Work is cut into fixed splits
  * of FL_ATTN_ABSORBED_SPLIT_TOKENS keys at absolute positions, each with its own (m, l, o), merged in index order:
  * threads never change a bit. The split is shorter than attn_prefill's because one decode row must fill all cores; a
- * backend may take several splits as one for rows that read enough keys, by the row's position, the view and the heads
- * alone; one that is not deterministic may also go by how many rows share keys.
+ * backend may have longer ones for rows that read enough keys, by the row's position, the view and the heads alone; one
+ * that is not deterministic may also go by how many rows share keys.
  * Pages that no row sees are not read. lse (if set) is the log-sum-exp in base 2 (of the rounded weights: exact to
  * 6e-3 for bf16 act); a row that sees no key gets out 0 and lse -INFINITY. Tolerance (relative to max |latent|): 1e-5
  * for f32 act; 2e-2 for bf16 act (P rounded to bf16). Cost: flops 2 (seen pairs) n_heads (2 latent_dim + rope_dim);

@@ -127,7 +127,17 @@ static const shape shapes[] = {
     {OC_SLOW, 64, 512, 64, FL_KV_INT4, OC_NORMAL, {4, 1}, {254, 9}, 2, EVERY_KEY},
     {OC_CHECK, 16, 512, 64, FL_KV_INT4, OC_NORMAL, {6, 3}, {250, 61}, 3, SEGMENT},
     {OC_SLOW, 16, 512, 64, FL_KV_FP8, OC_SPIKE, {3, 2}, {2047, 900}, 0, EVERY_KEY},
-    {OC_SLOW, 2, 512, 64, FL_KV_INT4, OC_NORMAL, {2}, {71679}, 2, EVERY_KEY}, /* beyond 132 splits */
+    {OC_SLOW,
+     2,
+     512,
+     64,
+     FL_KV_INT4,
+     OC_NORMAL,
+     {2},
+     {67583},
+     2,
+     EVERY_KEY}, /* 132 splits; 106 longer spans */
+    {OC_SLOW, 1, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {84479}, 0, EVERY_KEY}, /* 132 spans; 111 longer ones */
     {OC_BENCH, 8, 128, 32, FL_KV_FP8, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
     {OC_BENCH, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
     {OC_BENCH, 128, 512, 64, FL_KV_FP8, OC_NORMAL, {1}, {2047}, 0, EVERY_KEY},

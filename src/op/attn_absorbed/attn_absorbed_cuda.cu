@@ -46,7 +46,7 @@ FL_DEVICE int32_t quotient(int32_t i, const divisor &d) {
 
 /* The task reads key `slot` of page `page`. */
 FL_DEVICE bool is_read(const params &p, const task &t, int32_t page, int32_t slot) {
-    int32_t pos = t.split * SPLIT + page * PAGE + slot;
+    int32_t pos = t.first + page * PAGE + slot;
     return pos <= t.last_pos && is_step(pos, p.key_step);
 }
 
@@ -196,7 +196,7 @@ FL_DEVICE void score_keys(const params &p, const state &st, const uint16_t *keys
 FL_DEVICE void weigh_keys(const params &p, const task &t, int32_t page, const layout &at, board *b,
                           state *st) {
     int32_t warp = threadIdx.x / 32, key = threadIdx.x % 32 * 2;
-    int32_t first = t.split * SPLIT + page * PAGE;
+    int32_t first = t.first + page * PAGE;
 #pragma unroll
     for (int32_t i = 0; i < 2; i++) {
         int32_t lane = 2 * warp + i;
@@ -257,12 +257,12 @@ FL_DEVICE void store_partial(const params &p, const task &t, const state &st) {
 #pragma unroll
     for (int32_t i = 0; i < 2; i++)
         if (lane == 0 && 2 * warp + i < t.n_lanes)
-            *state_of(p, partial_of(p, t.first_line + 2 * warp + i, t.split)) = make_float2(st.m[i], st.l[i]);
+            *state_of(p, partial_of(p, t.first_line + 2 * warp + i, t.slot)) = make_float2(st.m[i], st.l[i]);
 #pragma unroll
     for (int32_t half = 0; half < 2; half++) {
         int32_t row = lane / 4 + half * 8;
         if (row >= t.n_lanes) continue;
-        float *o = partial_of(p, t.first_line + row, t.split) + lane % 4 * 2;
+        float *o = partial_of(p, t.first_line + row, t.slot) + lane % 4 * 2;
 #pragma unroll
         for (int32_t i = 0; i < O_STEPS; i++) {
             int32_t dim = (i * WARPS + warp) * 16;
@@ -460,8 +460,8 @@ static __global__ void __launch_bounds__(MERGE_THREADS)
                  first_dim = (int32_t)blockIdx.y * MERGE_DIMS;
     const timeline *seq;
     int64_t line = find_line(p, (int32_t)blockIdx.x, &pos, &seq);
-    int32_t span = span_at(p, *seq, pos), n_spans = pos / (SPLIT * span) + 1, dim = first_dim + 4 * lane;
-    int64_t stride = (int64_t)span * p.partial_stride;
+    int32_t span = span_at(p, *seq, pos), n_spans = pos / (UNIT * span) + 1, dim = first_dim + 4 * lane;
+    int64_t stride = p.partial_stride;
     const float *from = partial_of(p, line, 0) + (dim < p.partial_stride - SCRATCH_STEP ? dim : 0);
     float4 o = make_float4(0, 0, 0, 0);
     float2 state = make_float2(-INFINITY, 0);
@@ -469,14 +469,14 @@ static __global__ void __launch_bounds__(MERGE_THREADS)
     merge_run x;
     fl_grid_wait();
     fetch_spans(from, stride, warp, n_spans, x);
-    if ((int32_t)threadIdx.x < n_spans) state = *state_of(p, partial_of(p, line, threadIdx.x * span));
+    if ((int32_t)threadIdx.x < n_spans) state = *state_of(p, partial_of(p, line, (int32_t)threadIdx.x));
     float top = state.x;
     for (int32_t i = threadIdx.x + MERGE_CHUNK; i < n_spans; i += MERGE_CHUNK)
-        top = fmaxf(top, state_of(p, partial_of(p, line, i * span))->x);
+        top = fmaxf(top, state_of(p, partial_of(p, line, i))->x);
     top = merge_max(top, tops);
     for (int32_t first = 0; first < n_spans; first += MERGE_CHUNK) {
         int32_t n = min((int32_t)MERGE_CHUNK, n_spans - first), i = threadIdx.x;
-        if (first > 0 && i < n) state = *state_of(p, partial_of(p, line, (first + i) * span));
+        if (first > 0 && i < n) state = *state_of(p, partial_of(p, line, first + i));
         __syncthreads(); /* all are done with the shares before */
         if (i < n) {
             shares[i] = state.y == 0 ? 0 : fl_exp2(state.x - top);
@@ -539,8 +539,8 @@ static fl_err open_params(const fl_attn_absorbed_args *a, params *p) {
     memset(p, 0, sizeof *p);
     FL_TRY(fl_kv_cuda_of("attn_absorbed", &a->kv, &p->kv));
     p->n_heads = a->n_heads;
-    for (int32_t i = 0; i < a->n_seqs; i++)
-        if (splits_of(&a->seqs[i]) > p->n_splits) p->n_splits = splits_of(&a->seqs[i]);
+    for (int32_t i = 0; i < a->n_seqs; i++) /* a task has one split at least */
+        if (splits_of(&a->seqs[i]) > p->n_slots) p->n_slots = splits_of(&a->seqs[i]);
     p->partial_stride = (int32_t)(fl_tasks_of(a->kv.latent_dim, SCRATCH_STEP) + 1) * SCRATCH_STEP;
     p->key_step = a->key_step > 0 ? a->key_step : 1;
     p->view = a->view;
@@ -559,8 +559,8 @@ static fl_err open_params(const fl_attn_absorbed_args *a, params *p) {
 
 /* Tasks of the timeline's last row, or of the row below seq->pos that has most. */
 static int32_t tasks_of(const timeline *seq) {
-    int32_t n = (seq->pos + seq->n_rows - 1) / (SPLIT * seq->span) + 1;
-    return seq->pos_at && seq->span > 1 && n < ROW_TASKS ? (int32_t)ROW_TASKS : n;
+    int32_t n = (seq->pos + seq->n_rows - 1) / (UNIT * seq->span) + 1;
+    return seq->pos_at && seq->span > SPLIT_UNITS && n < ROW_TASKS ? (int32_t)ROW_TASKS : n;
 }
 
 /* Adds the first rows of a timeline that have the same span, from `row` of it on; returns how many. */
@@ -568,7 +568,7 @@ static int32_t put_rows(const fl_kv_rows *from, int32_t row, params *p) {
     timeline *seq = &p->seqs[p->n_seqs++];
     int32_t n = 1, left = from->n_rows - row;
     memset(seq, 0, sizeof *seq);
-    seq->span = p->spans ? span_of(p, from->pos + row) : 1;
+    seq->span = p->spans ? span_of(p, from->pos + row) : (int32_t)SPLIT_UNITS;
     if (!p->spans || span_of(p, from->pos + from->n_rows - 1) == seq->span) n = left;
     while (n < left && span_of(p, from->pos + row + n) == seq->span) n++;
     seq->pages = from->pages;
@@ -633,12 +633,12 @@ extern "C" fl_err fl_attn_absorbed_cuda(fl_backend *be, const fl_attn_absorbed_a
     /* Rows of one timeline could have spans of different lengths by then. */
     for (int32_t i = 0; i < a->n_seqs && p.spans; i++)
         if (a->seqs[i].pos_at && a->seqs[i].n_rows > 1 &&
-            span_of(&p, a->seqs[i].pos + a->seqs[i].n_rows - 1) > 1)
+            span_of(&p, a->seqs[i].pos + a->seqs[i].n_rows - 1) > SPLIT_UNITS)
             return FL_FAIL(
                 FL_ERR_UNSUPPORTED,
                 "attn_absorbed: %d rows at a position that is read when they run, up to %d: too far",
                 a->seqs[i].n_rows, a->seqs[i].pos + a->seqs[i].n_rows - 1);
-    p.lanes = way == GROUPS ? (int32_t)GROUP_LANES : way == RING ? ring_lanes(a, p.n_splits) : (int32_t)LANES;
+    p.lanes = way == GROUPS ? (int32_t)GROUP_LANES : way == RING ? ring_lanes(a, p.n_slots) : (int32_t)LANES;
     for (int32_t i = 0, row = 0; i < a->n_seqs;) {
         p.n_seqs = p.n_groups = p.n_lines = p.n_spans = 0;
         while (i < a->n_seqs && p.n_seqs < SEQS_MAX) {

@@ -1,8 +1,8 @@
 /* What the CUDA kernels of attn_absorbed share: a launch's parameters, which keys a row sees, how a block finds
- * its task, where partial results go. A task is a span of splits of one timeline and up to 16, 32 or 64 of its (row,
- * head) pairs, its lanes. The span of a row is one split, or as many, up to eight, as leave a task for each
- * multiprocessor, twice as many where there are two tasks of 64 lanes side by side: a matter of the row's own position
- * and of what chose the kernel. */
+ * its task, where partial results go. A task is a span of keys of one timeline and up to 16, 32 or 64 of its (row,
+ * head) pairs, its lanes. The span of a row is one split; where it has more splits than there are multiprocessors, as
+ * many units of two pages as leave each a task, up to eight splits, twice as many where there are two tasks of 64 lanes
+ * side by side: a matter of the row's own position and of what chose the kernel. */
 #ifndef FL_OP_ATTN_ABSORBED_CUDA_CUH
 #define FL_OP_ATTN_ABSORBED_CUDA_CUH
 
@@ -18,8 +18,10 @@ enum {
     LANES_MAX = 32, /* of a task of the ring kernel */
     PAGE = FL_KV_PAGE_TOKENS,
     SPLIT = FL_ATTN_ABSORBED_SPLIT_TOKENS,
-    PAGES = (int)SPLIT / (int)PAGE,
-    SPAN_MAX = 8,    /* splits; 64 pages */
+    UNIT_PAGES = 2, /* what longer spans are multiples of: kernels take pages in pairs */
+    UNIT = (int)UNIT_PAGES * (int)PAGE,
+    SPLIT_UNITS = (int)SPLIT / (int)UNIT,
+    SPAN_MAX = 32,   /* units; 64 pages */
     ROW_TASKS = 132, /* of a row that reads more splits: one for each multiprocessor */
     SEQS_MAX = 64,   /* timelines of a launch */
     QUARTERS = 4,    /* parts of the dimensions that S is summed of */
@@ -40,7 +42,7 @@ typedef struct timeline {
     int32_t row, n_rows, pos;
     int32_t first_group; /* of its lane groups among the launch's */
     int32_t first_line;  /* of its (row, head) pairs among the launch's */
-    int32_t span;        /* splits of a task */
+    int32_t span;        /* units of a task */
 } timeline;
 
 /* Of a launch. */
@@ -50,11 +52,11 @@ typedef struct params {
     int32_t n_seqs, n_groups, n_lines, n_heads;
     int32_t lanes;          /* of a task at most */
     int32_t n_spans;        /* tasks of the launch's longest timeline */
-    int32_t n_splits;       /* of the call's longest timeline: stride of the partial results */
+    int32_t n_slots;        /* partial results of a line */
     int32_t partial_stride; /* floats */
     int32_t key_step;
-    bool spans;         /* tasks may have several splits */
-    int32_t span_times; /* those that do have so many times as many: a row has as many tasks side by side */
+    bool spans;         /* tasks may have more than a split */
+    int32_t span_times; /* those that do have so many times as much: a row has as many tasks side by side */
     fl_attn_view view;
     const uint16_t *q;
     uint16_t *out;
@@ -152,12 +154,14 @@ FL_DEVICE uint4 decode_fp8(uint2 codes, float scale) {
 
 /* What a block works on. */
 typedef struct task {
-    const int32_t *pages; /* of the first split on */
+    const int32_t *pages; /* of its first key on */
     int64_t first_line;   /* (row, head) of lane 0 in q, out and scratch */
     int32_t seq;          /* of the launch's timelines */
     int32_t first_lane;   /* among the timeline's */
     int32_t n_lanes;
-    int32_t split, span; /* the first split, how many */
+    int32_t slot;        /* of its results among the line's */
+    int32_t first;       /* its first key */
+    int32_t n_pages;
     int32_t last_pos;    /* of the lanes' rows */
 } task;
 
@@ -169,9 +173,8 @@ typedef struct board {
     uint32_t partial[2];    /* bit i: some lane does not see all of that page */
 } board;
 
-/* Behind the first split of a span lie its results. */
-FL_DEVICE float *partial_of(const params &p, int64_t line, int32_t split) {
-    return p.scratch + (line * p.n_splits + split) * p.partial_stride;
+FL_DEVICE float *partial_of(const params &p, int64_t line, int32_t slot) {
+    return p.scratch + (line * p.n_slots + slot) * p.partial_stride;
 }
 
 /* m and l behind o. */
@@ -179,16 +182,17 @@ FL_DEVICE float2 *state_of(const params &p, float *partial) {
     return (float2 *)(partial + p.partial_stride - SCRATCH_STEP);
 }
 
-/* Splits of a task, by what a row at `pos` reads. */
+/* Units of a task, by what a row at `pos` reads. */
 static inline __host__ __device__ int32_t span_of(const params *p, int32_t pos) {
     const fl_attn_view *view = &p->view;
     int64_t reach = pos;
     if (view->window > 0 && !view->far) reach = (int64_t)view->window + view->segment;
     if (view->distance_end > 0 && view->distance_end < reach) reach = view->distance_end;
     if (reach > pos) reach = pos;
-    int32_t span = ((int32_t)reach / SPLIT + ROW_TASKS) / ROW_TASKS;
-    if (span > SPAN_MAX) span = SPAN_MAX;
-    return span > 1 ? span * p->span_times : span;
+    int32_t units = (int32_t)reach / UNIT + 1, tasks = ROW_TASKS / p->span_times;
+    if (units <= ROW_TASKS * SPLIT_UNITS) return SPLIT_UNITS;
+    int32_t span = (units + tasks - 1) / tasks, most = SPAN_MAX * p->span_times;
+    return span < most ? span : most;
 }
 
 /* The position of a lane's row. */
@@ -196,7 +200,7 @@ FL_DEVICE int32_t pos_of(const params &p, const timeline &seq, int32_t lane) {
     return (seq.pos_at ? __ldg(seq.pos_at) : seq.pos) + lane / p.n_heads;
 }
 
-/* Splits of the tasks of a row at `pos`. */
+/* Units of the tasks of a row at `pos`. */
 FL_DEVICE int32_t span_at(const params &p, const timeline &seq, int32_t pos) {
     return seq.pos_at && p.spans ? span_of(&p, pos) : seq.span;
 }
@@ -211,16 +215,17 @@ FL_DEVICE bool find_task(const params &p, task *t) {
     t->n_lanes = min(p.lanes, seq.n_rows * p.n_heads - t->first_lane);
     t->first_line = (int64_t)seq.row * p.n_heads + t->first_lane;
     t->last_pos = pos_of(p, seq, t->first_lane + t->n_lanes - 1);
-    t->span = span_at(p, seq, t->last_pos);
-    t->split = (int32_t)(blockIdx.x / p.n_groups) * t->span;
-    t->pages = seq.pages + t->split * PAGES;
-    return t->last_pos >= t->split * SPLIT;
+    t->n_pages = span_at(p, seq, t->last_pos) * UNIT_PAGES;
+    t->slot = (int32_t)(blockIdx.x / p.n_groups);
+    t->first = t->slot * t->n_pages * PAGE;
+    t->pages = seq.pages + t->slot * t->n_pages;
+    return t->last_pos >= t->first;
 }
 
 /* What its lanes see, to the board. */
 FL_DEVICE void see_pages(const params &p, const task &t, board *b) {
-    enum { EACH = SPAN_MAX * PAGES };
-    int32_t lane = threadIdx.x, page = threadIdx.x % EACH, from = t.split * SPLIT + page * PAGE;
+    enum { EACH = SPAN_MAX * UNIT_PAGES };
+    int32_t lane = threadIdx.x, page = threadIdx.x % EACH, from = t.first + page * PAGE;
     if (threadIdx.x < 2) b->seen[threadIdx.x] = b->partial[threadIdx.x] = 0;
     if (lane < LANES_MAX) {
         sight s = {};
@@ -229,7 +234,7 @@ FL_DEVICE void see_pages(const params &p, const task &t, board *b) {
     }
     __syncthreads();
     bool any = false, all = true;
-    for (lane = threadIdx.x / EACH; page < t.span * PAGES && lane < t.n_lanes; lane += THREADS / EACH) {
+    for (lane = threadIdx.x / EACH; page < t.n_pages && lane < t.n_lanes; lane += THREADS / EACH) {
         const sight s = b->sights[lane];
         any = any || sees_any(s, from, from + PAGE, p.key_step);
         all = all && sees_all(s, from, from + PAGE);
@@ -249,7 +254,7 @@ FL_DEVICE uint64_t pages_of(const uint32_t (&bits)[2]) {
 /* Results of a task none of whose lanes sees a key. */
 FL_DEVICE void store_nothing(const params &p, const task &t) {
     if (threadIdx.x < t.n_lanes)
-        *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.split)) = make_float2(-INFINITY, 0);
+        *state_of(p, partial_of(p, t.first_line + threadIdx.x, t.slot)) = make_float2(-INFINITY, 0);
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------------ */

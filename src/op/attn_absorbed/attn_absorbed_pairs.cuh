@@ -288,7 +288,7 @@ FL_DEVICE void store_states(const params &p, const task &t, const pairs_board *p
         top = fmaxf(top, pb->m[i][lane]);
         l += pb->l[i][lane] * share_of(pb, i, lane);
     }
-    *state_of(p, partial_of(p, t.first_line + lane, t.split)) = make_float2(top, l);
+    *state_of(p, partial_of(p, t.first_line + lane, t.slot)) = make_float2(top, l);
 }
 
 /* Sums of the four pairs to the partial results. `sums` [PAIRS][LANES][LATENT_STRIDE], where stages were. */
@@ -330,7 +330,7 @@ FL_DEVICE void store_pairs(const params &p, const task &t, pairs_board *pb, cons
             sum.z += part.z;
             sum.w += part.w;
         }
-        *(float4 *)(partial_of(p, t.first_line + line, t.split) + dim) = sum;
+        *(float4 *)(partial_of(p, t.first_line + line, t.slot) + dim) = sum;
     }
 }
 
@@ -350,7 +350,7 @@ FL_DEVICE uint64_t open_pairs(const params &p, const task &t, int32_t page, pair
         fl_barrier_init_fence();
     }
     if (threadIdx.x < SPAN_PAGES && (seen >> threadIdx.x & 1)) {
-        int32_t first = t.split * SPLIT + threadIdx.x * PAGE, odd = threadIdx.x % 2;
+        int32_t first = t.first + threadIdx.x * PAGE, odd = threadIdx.x % 2;
         bool partial = pages_of(pb->b.partial) >> threadIdx.x & 1;
         pb->pages[odd][__popcll(seen & FL_EVEN_PAGES << odd & below)] = {page, partial ? ~first : first};
     }
@@ -373,7 +373,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     /* Read before the copies begin, which fill the way to memory. */
     pairs_q_runs runs = fetch_pairs_q<FORM>(p, opened);
     int32_t page_at = threadIdx.x % SPAN_PAGES;
-    bool there = opened.split * SPLIT + page_at * PAGE <= opened.last_pos;
+    bool there = opened.first + page_at * PAGE <= opened.last_pos;
     uint64_t seen = open_pairs<FORM>(p, opened, there ? __ldg(opened.pages + page_at) : 0, pb);
     if (seen == 0) {
         store_nothing(p, opened);

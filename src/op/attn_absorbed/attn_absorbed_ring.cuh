@@ -63,7 +63,7 @@ FL_DEVICE const uint8_t *piece_of(const uint8_t *box, int32_t key, int32_t piece
 
 /* Keys behind the last row's position: what is stored there may be NaN, weight 0 or not. Their latents become zeros. */
 FL_DEVICE void blank_keys(const task &t, int32_t page, uint8_t *const (&chunks)[CHUNKS]) {
-    int32_t there = t.last_pos + 1 - (t.split * SPLIT + page * PAGE);
+    int32_t there = t.last_pos + 1 - (t.first + page * PAGE);
 #pragma unroll
     for (int32_t part = 0; part < CHUNKS; part++) {
         int32_t first = max(there - part * CHUNK, 0);
@@ -141,7 +141,7 @@ template <int TILES> struct ring_state {
 template <int TILES>
 FL_DEVICE void sum_scores(const task &t, int32_t page, const float *parts, const ring_board<TILES> *rb,
                           float2 (&s)[2 * TILES]) {
-    int32_t key = threadIdx.x % 32 * 2, first = t.split * SPLIT + page * PAGE;
+    int32_t key = threadIdx.x % 32 * 2, first = t.first + page * PAGE;
 #pragma unroll
     for (int32_t i = 0; i < 2 * TILES; i++) {
         int32_t lane = threadIdx.x / 32 * (2 * TILES) + i;
@@ -241,13 +241,13 @@ template <int TILES> FL_DEVICE void store_span(const params &p, const task &t, c
         float l = fl_warp_sum(st.l[i]);
         int32_t row = warp * (2 * TILES) + i;
         if (lane == 0 && row < t.n_lanes)
-            *state_of(p, partial_of(p, t.first_line + row, t.split)) = make_float2(st.m[i], l);
+            *state_of(p, partial_of(p, t.first_line + row, t.slot)) = make_float2(st.m[i], l);
     }
 #pragma unroll
     for (int32_t i = 0; i < 2 * TILES; i++) {
         int32_t row = lane / 4 + i * 8;
         if (row >= t.n_lanes) continue;
-        float *o = partial_of(p, t.first_line + row, t.split) + warp * SLICE + lane % 4 * 2;
+        float *o = partial_of(p, t.first_line + row, t.slot) + warp * SLICE + lane % 4 * 2;
 #pragma unroll
         for (int32_t k = 0; k < 8; k++)
             *(float2 *)(o + 8 * k) = make_float2(st.o[i / 2][k][i % 2 * 2], st.o[i / 2][k][i % 2 * 2 + 1]);
@@ -301,7 +301,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             chunks[part] = shared + chunk % RING_STAGES * RING_STAGE;
             fl_barrier_wait(rb->full + chunk % RING_STAGES, (uint32_t)(chunk / RING_STAGES) & 1);
         }
-        if (t.split * SPLIT + (page + 1) * PAGE - 1 > t.last_pos) {
+        if (t.first + (page + 1) * PAGE - 1 > t.last_pos) {
             blank_keys(t, page, chunks);
             __syncthreads();
         }

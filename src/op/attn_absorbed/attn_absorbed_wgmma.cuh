@@ -297,7 +297,7 @@ template <int SIDE> FL_DEVICE void store_group(const params &p, group_shared *s,
     for (int32_t row = 0; row < 2; row++) {
         int32_t lane = group_lane(row);
         if (lane >= t.n_lanes) continue;
-        float *partial = partial_of(p, t.first_line + lane, t.split);
+        float *partial = partial_of(p, t.first_line + lane, t.slot);
         float *o = partial + SIDE * SIDE_DIMS + threadIdx.x % 4 * 2;
         if (SIDE == 0 && threadIdx.x % 4 == 0)
             *state_of(p, partial) = make_float2(st.m[row], l[row] + s->m[0][lane]);
@@ -342,7 +342,7 @@ static __global__ void __launch_bounds__(GROUPS_THREADS, 1)
     task t;
     find_task(r.p, &t);
     const group_rows rows = rows_of<PAIRED>(r.p, t);
-    if (rows.last_pos < t.split * SPLIT) return;
+    if (rows.last_pos < t.first) return;
     if (threadIdx.x == 0) s->t = t;
     open_group_barriers<PLAIN_KEYS, PAIRED>(s);
     see_group_pages(r.p, t, rows, s);

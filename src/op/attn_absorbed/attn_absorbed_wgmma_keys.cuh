@@ -10,8 +10,8 @@ enum {
     GROUP_WARPS = GROUP_THREADS / 32,
     GROUP_LANES = 64,
     GROUPS_THREADS = 3 * GROUP_THREADS,
-    GROUP_SPAN_MAX = 16, /* splits */
-    GROUP_PAGES = GROUP_SPAN_MAX * PAGES,
+    GROUP_SPAN_MAX = 2 * SPAN_MAX, /* units */
+    GROUP_PAGES = GROUP_SPAN_MAX * UNIT_PAGES,
     GROUP_WORDS = GROUP_PAGES / 32,
     TILE_BYTES = 64 * ROW,       /* 64 keys, or rows of q, of 64 dimensions */
     SIDE_DIMS = WIDE_LATENT / 2, /* latent dimensions of a side, or a half */
@@ -76,11 +76,11 @@ template <bool PAIRED> FL_DEVICE group_rows rows_of(const params &p, const task 
 
 /* Which pages some row sees. */
 FL_DEVICE void see_group_pages(const params &p, const task &t, group_rows rows, group_shared *s) {
-    int32_t page = threadIdx.x % GROUP_PAGES, from = t.split * SPLIT + page * PAGE;
+    int32_t page = threadIdx.x % GROUP_PAGES, from = t.first + page * PAGE;
     if (threadIdx.x < GROUP_WORDS) s->seen[threadIdx.x] = s->partial[threadIdx.x] = 0;
     __syncthreads();
     bool any = false, all = true;
-    for (int32_t row = rows.first + threadIdx.x / GROUP_PAGES; page < t.span * PAGES && row < rows.end;
+    for (int32_t row = rows.first + threadIdx.x / GROUP_PAGES; page < t.n_pages && row < rows.end;
          row += GROUPS_THREADS / GROUP_PAGES) {
         const sight sight = sight_of(p.view, pos_of(p, p.seqs[t.seq], row * p.n_heads));
         any = any || sees_any(sight, from, from + PAGE, 1);
@@ -110,7 +110,7 @@ FL_DEVICE int32_t list_pairs(const task &t, group_rows rows, group_shared *s) {
     }
     if (page >= GROUP_PAGES || (pairs_seen(s->seen[page / 32]) >> even % 32 & 1) == 0) return n;
     bool own = s->seen[page / 32] >> page % 32 & 1;
-    int32_t source = own ? page : page ^ 1, first = t.split * SPLIT + source * PAGE;
+    int32_t source = own ? page : page ^ 1, first = t.first + source * PAGE;
     s->pages[page & 1][place] = {__ldg(t.pages + source), own ? first : (int32_t)FAR_AWAY,
                                  min((int32_t)PAGE, rows.last_pos + 1 - first),
                                  !own || (s->partial[page / 32] >> page % 32 & 1)};

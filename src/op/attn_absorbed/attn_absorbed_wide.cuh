@@ -13,7 +13,7 @@ enum {
     CHUNK = 32, /* keys that are copied together */
     CHUNKS = PAGE / CHUNK,
     BOX_BYTES = CHUNK * ROW,
-    SPAN_PAGES = SPAN_MAX * PAGES
+    SPAN_PAGES = SPAN_MAX * UNIT_PAGES
 };
 
 /* Of the thread's rows of q in 16 lanes, 8 apart, row i. */
