@@ -30,10 +30,13 @@ static const product_case product_cases[] = {
     {NAMES("dense-moonlight-kv_a"), 0, 65536, 576, 2048, FL_MATMUL_F32},
     {NAMES("dense-moonlight-down"), 0, 65536, 2048, 2816, FL_MATMUL_ACT},
     {NAMES("dense-small-1k"), 0, 1024, 3072, 2048, FL_MATMUL_ACT},
+    {NAMES("dense-moonlight-q-1row"), 0, 1, 3072, 2048, FL_MATMUL_ACT},
     {NAMES("experts-v3-up"), 8, 4096, 4096, 7168, FL_MATMUL_SWIGLU},
     {NAMES("experts-v3-down"), 8, 4096, 7168, 2048, FL_MATMUL_ACT},
     {NAMES("experts-moonlight-up"), 64, 1536, 2816, 2048, FL_MATMUL_SWIGLU},
     {NAMES("experts-moonlight-down"), 64, 1536, 2048, 1408, FL_MATMUL_ACT},
+    {NAMES("experts-moonlight-up-1row"), 6, 1, 2816, 2048, FL_MATMUL_SWIGLU},
+    {NAMES("experts-moonlight-down-1row"), 6, 1, 2048, 1408, FL_MATMUL_ACT},
 };
 
 #undef NAMES

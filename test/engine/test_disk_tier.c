@@ -42,6 +42,7 @@ static void close_fixture(fixture *f) {
 static fl_settings settings_of(const fixture *f) {
     fl_settings s;
     fl_settings_default(&s);
+    s.deterministic = true; /* of a GPU; CPUs always are */
     s.model_path = "build/models/spark-66m";
     s.ctx_tokens = 2048;
     s.kv_disk = f->dir;

@@ -21,6 +21,7 @@ static fl_engine *open_engine(int32_t span, int32_t threads) {
     fl_settings s;
     fl_engine *e = NULL;
     fl_settings_default(&s);
+    s.deterministic = true; /* of a GPU; CPUs always are */
     s.model_path = "build/models/spark-66m";
     s.ctx_tokens = CTX;
     s.kv_tokens = 4 * CTX;
@@ -117,6 +118,7 @@ static void a_queued_turn_gives_its_pages_to_the_request_before_it(void **state)
     fl_engine *e = NULL;
     fl_session *s[3];
     fl_settings_default(&settings);
+    settings.deterministic = true; /* of a GPU; CPUs always are */
     settings.model_path = "build/models/spark-66m";
     settings.ctx_tokens = settings.kv_tokens = 2048;
     assert_int_equal(fl_engine_open(&settings, &e), FL_ERR_OK);

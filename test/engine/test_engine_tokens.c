@@ -23,6 +23,7 @@ static int open_fixture(void **state) {
     static fixture f;
     fl_settings s;
     fl_settings_default(&s);
+    s.deterministic = true; /* of a GPU; CPUs always are */
     s.model_path = "build/models/spark-66m";
     s.ctx_tokens = 4096;
     golden_read("code", &f.g);

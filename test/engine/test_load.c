@@ -19,6 +19,7 @@ static fl_engine *open_engine(void) {
     fl_settings s;
     fl_engine *e = NULL;
     fl_settings_default(&s);
+    s.deterministic = true; /* of a GPU; CPUs always are */
     s.model_path = "build/models/spark-66m";
     s.ctx_tokens = CTX;
     s.kv_tokens = 4 * CTX;

@@ -26,6 +26,7 @@ static fl_engine *open_engine(const variant *v, int32_t span, const char *backen
     fl_settings s;
     fl_engine *e = NULL;
     fl_settings_default(&s);
+    s.deterministic = true; /* of a GPU; CPUs always are */
     s.model_path = "build/models/spark-66m";
     s.backend = backend;
     s.ctx_tokens = CTX;
@@ -131,6 +132,7 @@ static void settings_that_cannot_be_are_refused(void **state) {
         fl_settings s;
         fl_engine *e = NULL;
         fl_settings_default(&s);
+        s.deterministic = true; /* of a GPU; CPUs always are */
         s.model_path = "build/models/spark-66m";
         s.ctx_tokens = cases[i].ctx_tokens;
         s.policy = cases[i].v.policy;
@@ -148,6 +150,7 @@ static void forced_positions_are_warned_of(void **state) {
     fl_engine *e = NULL;
     fl_engine_info info;
     fl_settings_default(&s);
+    s.deterministic = true; /* of a GPU; CPUs always are */
     s.model_path = "build/models/spark-66m";
     s.ctx_tokens = 140000;
     s.kv_tokens = 1024;

@@ -21,6 +21,7 @@ enum { CTX = 4096, MANY = 64, KINDS = 4, SHORT = 40 };
 
 static void real_settings(fl_settings *s) {
     fl_settings_default(s);
+    s->deterministic = true; /* of a GPU; CPUs always are */
     s->model_path = "build/models/spark-66m";
     s->ctx_tokens = CTX;
     s->kv_tokens = 4 * CTX;

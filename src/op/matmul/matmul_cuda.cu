@@ -17,6 +17,7 @@ static int32_t run_end(const fl_weight *w, int32_t begin, int32_t n_groups, int6
 }
 
 static fl_err run_groups(fl_cuda *cuda, const fl_product *p) {
+    if (fl_product_few_takes(cuda, p)) return fl_product_few(cuda, p);
     if (fl_product_blas_takes(cuda, p)) {
         bool done = false;
         FL_TRY(fl_product_blas(cuda, p, &done));

@@ -2,6 +2,7 @@
  *   matmul_wgmma.cu  tensor cores; k and the strides of x in multiples of 8, bases 16-byte aligned
  *   matmul_plain.cu  any shape, slowly
  *   matmul_blas.cu   cuBLASLt, for large dense products where bits may depend on the batch
+ *   matmul_few.cu    up to eight rows of a group, where they may too
  * Which of the first two runs depends on k, strides and alignment alone, never on rows, so a row's bits do not depend
  * on its batch. */
 #ifndef FL_OP_MATMUL_MATMUL_CUDA_CUH
@@ -35,6 +36,9 @@ enum { FL_PRODUCT_GROUPS_MAX = 1024 };
 bool fl_product_wgmma_takes(const fl_product *p);
 fl_err fl_product_wgmma(fl_cuda *cuda, const fl_product *p);
 fl_err fl_product_plain(fl_cuda *cuda, const fl_product *p);
+
+bool fl_product_few_takes(const fl_cuda *cuda, const fl_product *p);
+fl_err fl_product_few(fl_cuda *cuda, const fl_product *p);
 
 /* `done` false, and nothing launched: the library has no kernel for this. */
 bool fl_product_blas_takes(const fl_cuda *cuda, const fl_product *p);

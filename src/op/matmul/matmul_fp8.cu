@@ -144,6 +144,7 @@ static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x
                             .y_codes = a->y_codes,
                             .rope = a->rope,
                             .group_rows = a->group_rows ? a->group_rows + begin : NULL,
+                            .fault = cuda->fault,
                             .rows = a->rows,
                             .n = a->w[0].n,
                             .k = a->w[0].k,
@@ -151,7 +152,8 @@ static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x
         end = run_end(a->w, begin, a->n_groups, &p);
         p.n_groups = end - begin;
         p.all_groups = p.n_groups == a->n_groups;
-        FL_TRY(fl_fp8_product_wgmma(cuda, &p));
+        FL_TRY(fl_fp8_product_few_takes(cuda, &p) ? fl_fp8_product_few(cuda, &p)
+                                                  : fl_fp8_product_wgmma(cuda, &p));
     }
     return FL_ERR_OK;
 }

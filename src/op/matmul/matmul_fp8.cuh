@@ -1,6 +1,7 @@
 /* matmul with block scales on CUDA: codes, given or made by a kernel of their own, are multiplied by another.
  *   matmul_fp8.cu        quantising, and which kernel multiplies
  *   matmul_fp8_wgmma.cu  tensor cores, for groups and for dense products
+ *   matmul_fp8_few.cu    up to eight rows of a group, where bits may depend on the batch
  *   matmul_blas.cu       dense products through cuBLASLt */
 #ifndef FL_OP_MATMUL_MATMUL_FP8_CUH
 #define FL_OP_MATMUL_MATMUL_FP8_CUH
@@ -19,6 +20,7 @@ typedef struct fl_fp8_product {
     fl_codes y_codes;          /* FL_MATMUL_SWIGLU_CODES */
     fl_matmul_rope rope;       /* FL_MATMUL_ROPE */
     const int32_t *group_rows; /* device, [n_groups + 1]; NULL = one group with all rows */
+    int32_t *fault; /* device: told of wrong group_rows, which are read inside 0 .. rows whatever they say */
     int32_t n_groups, rows, n, k;
     fl_matmul_out out;
     bool all_groups; /* group_rows begins at 0 and ends at rows */
@@ -29,5 +31,8 @@ fl_err fl_matmul_fp8(fl_cuda *cuda, const fl_matmul_args *a);
 
 /* SwiGLU: n / 2 in multiples of 64, as codes of 128. */
 fl_err fl_fp8_product_wgmma(fl_cuda *cuda, const fl_fp8_product *p);
+
+bool fl_fp8_product_few_takes(const fl_cuda *cuda, const fl_fp8_product *p);
+fl_err fl_fp8_product_few(fl_cuda *cuda, const fl_fp8_product *p);
 
 #endif

@@ -38,6 +38,9 @@ static const shape shapes[] = {
     {OC_CHECK, 1, 256, 256, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_CHECK, 70, 576, 384, 0, FL_MATMUL_F32, OC_NORMAL, 0},   /* three heads of 192 */
     {OC_CHECK, 70, 768, 128, 5, FL_MATMUL_SWIGLU, OC_SPIKE, 0}, /* many tiles shorter than the ring on cuda */
+    {OC_CHECK, 8, 272, 2048, 0, FL_MATMUL_ACT, OC_NORMAL, 0},   /* few rows, of few groups among many */
+    {OC_CHECK, 20, 512, 1408, 40, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
+    {OC_CHECK, 64, 256, 1152, 3, FL_MATMUL_SWIGLU, OC_SPIKE, 0},
     {OC_SLOW, 700, 1280, 256, 6, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_SLOW, 1030, 256, 4096, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_SLOW, 1030, 200, 256, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* tiles of 192 rows, clusters on cuda */
