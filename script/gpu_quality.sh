@@ -1,13 +1,13 @@
 #!/bin/sh
 # What policies, KV formats and position methods cost at lengths a CPU takes too long for: spark-66m on a GPU, in pairs.
-# usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...], NAME one of the runs below; 0 leaves it out. A run that is
-# stopped goes on from OUT/NAME.jsonl.
+# usage: gpu_quality.sh BUILD OUT [tasks=LIST] [NAME=DOCUMENTS...], NAME one of the runs below; 0 leaves it out. A run
+# that is stopped goes on from OUT/NAME.jsonl.
 set -u
-build=${1:?usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...]}
-out=${2:?usage: gpu_quality.sh BUILD OUT [NAME=DOCUMENTS...]}
+build=${1:?usage: gpu_quality.sh BUILD OUT [tasks=LIST] [NAME=DOCUMENTS...]}
+out=${2:?usage: gpu_quality.sh BUILD OUT [tasks=LIST] [NAME=DOCUMENTS...]}
 shift 2
 mkdir -p "$out"
-spark32k=10 spark128k=10 spark512k=10 fp8_128k=10 fp8_512k=10 rope128k=2 rope256k=2 rope512k=2
+spark32k=10 spark128k=10 spark512k=10 fp8_128k=10 fp8_512k=10 rope128k=2 rope256k=2 rope512k=2 tasks=spark,text
 for argument in "$@"; do
     case "$argument" in
     spark32k=[0-9]* | spark128k=[0-9]* | spark512k=[0-9]* | fp8_128k=[0-9]* | fp8_512k=[0-9]* | \
@@ -15,6 +15,7 @@ for argument in "$@"; do
         value=${argument#*=}
         case "$value" in *[!0-9]*) echo "gpu_quality.sh: $argument: expected a number" >&2; exit 2 ;; esac
         eval "${argument%%=*}=$value" ;;
+    tasks=*) tasks=${argument#*=} ;;
     *) echo "gpu_quality.sh: unknown '$argument'" >&2; exit 2 ;;
     esac
 done
@@ -25,7 +26,7 @@ quality() {
     shift 5
     [ "$documents" -gt 0 ] || return 0
     for variant in "$@"; do set -- "$@" --variant "$variant"; shift; done
-    "$build/firstlight" eval build/models/spark-66m --backend cuda --tasks spark,text --lengths "$length" \
+    "$build/firstlight" eval build/models/spark-66m --backend cuda --tasks "$tasks" --lengths "$length" \
         --n "$documents" --seed 1 --difficulty "$difficulty" --compare "$baseline" "$@" --json \
         --resume "$out/$name.jsonl" --heat-map "$out/$name.svg" >"$out/$name.json.part" &&
         mv "$out/$name.json.part" "$out/$name.json"
