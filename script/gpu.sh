@@ -26,6 +26,7 @@ ops=$(sed -n 's/^X(\(.*\))$/\1/p' src/op/oplist.inc)
 # Ops whose kernels copy through ordinary loads only: racecheck does not follow the bulk copy engine.
 plain_ops="embed rmsnorm rope kv_write kv_read block_mean block_select attn_merge moe_route moe_permute
 moe_combine"
+w8a8_ops="matmul block_score" # that w8a8 computes otherwise
 
 # Tests that ask what `auto` is, or every backend, and need nothing of a CPU's.
 engine_tests="test_engine test_engine_score test_engine_tokens test_policies test_constrained test_disk_tier test_models
@@ -75,14 +76,14 @@ part_engine() {
 part_sanitize() {
     clean="--error-exitcode 9"
     each "compute-sanitizer --tool memcheck $clean" memcheck "$ops" --quick --backend cuda-deterministic
-    each "compute-sanitizer --tool memcheck $clean" memcheck-w8a8 matmul --quick --backend cuda-w8a8-deterministic
+    each "compute-sanitizer --tool memcheck $clean" memcheck-w8a8 "$w8a8_ops" --quick --backend cuda-w8a8-deterministic
     each "compute-sanitizer --tool synccheck $clean" synccheck "$ops" --quick --backend cuda-deterministic
     each "compute-sanitizer --tool racecheck $clean" racecheck "$plain_ops" --quick --backend cuda-deterministic
 }
 
 part_repeat() {
     each "" repeat "$ops" --quick --backend cuda-deterministic --repeat 40
-    each "" repeat-w8a8 matmul --quick --backend cuda-w8a8-deterministic --repeat 40
+    each "" repeat-w8a8 "$w8a8_ops" --quick --backend cuda-w8a8-deterministic --repeat 40
 }
 
 part_graph() {

@@ -25,8 +25,8 @@ part() {
 }
 
 part cuda.json 120 "$build/firstlight" bench kernels --backend cuda --json
-# Other backends on the GPU differ in their matrix products, and some order codes.
-differing=dense,experts,moe_permute
+# Other backends on the GPU differ in their matrix products, in scores of blocks, and some order codes.
+differing=dense,experts,moe_permute,blocks-mean,blocks-score,blocks-select
 for backend in $("$build/firstlight" version --json | grep -o '"cuda-[a-z0-9-]*"' | tr -d '"' | sort -u); do
     part "$backend.json" 90 "$build/firstlight" bench kernels --backend "$backend" --only $differing --json
 done

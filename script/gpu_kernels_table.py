@@ -98,9 +98,9 @@ def best_peer(results, case, word):
     return max(rates) if rates else None
 
 
-def chosen_share(results, attention):
+def chosen_share(results, attention, score, backend):
     """Means, scores and selection over the attention that they serve."""
-    parts = [results.row(c) for c in ("blocks-mean", "blocks-score", "blocks-select")]
+    parts = [results.row(c, backend) for c in ("blocks-mean", score, "blocks-select")]
     whole = results.row(attention)
     return sum(p["time_s"] for p in parts) / whole["time_s"] if whole and all(parts) else None
 
@@ -118,7 +118,9 @@ def wanted(results):
     for case in ("prefill-blocks-2%-16h", "prefill-blocks-4%-16h", "prefill-blocks128-4%-16h"):
         out.append((case + " over prefill-window-16k-16h", ratio(results.rate(case), window), 0.85, "x", True))
     for case in ("prefill-blocks-2%-16h", "prefill-blocks-4%-16h"):
-        out.append(("mean + score + select over " + case, chosen_share(results, case), 0.25, "x", False))
+        for kind, score, backend in (("bf16", "blocks-score", "cuda"), ("fp8", "blocks-score-fp8", "cuda-w8a8")):
+            out.append(("mean + score (%s) + select over %s" % (kind, case),
+                        chosen_share(results, case, score, backend), 0.25, "x", False))
     for case in ("experts-v3-up-fp8", "experts-v3-up-codes-fp8", "experts-v3-down-fp8", "experts-v3-down-codes-fp8"):
         out.append((case, results.rate(case), 900e12, "TFLOP/s", True))
     for case in ("dense-8k-fp8", "dense-v3-q_b-fp8", "dense-v3-o-fp8", "dense-moonlight-kv_a-fp8",

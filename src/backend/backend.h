@@ -35,7 +35,7 @@ struct fl_backend {
     fl_dtype act_dtype;
     fl_weight_layout layout;
     bool kv_f32;                /* can store KV as f32 */
-    bool w8a8;                  /* takes e4m3 weights with block scales as they are, quantises activations */
+    bool w8a8;                  /* takes e4m3 weights as they are, multiplies and scores blocks by codes */
     bool matmul_rope;           /* its matmul can end in rope: queries are rotated while they are made */
     int32_t recording_op_bytes; /* that its driver takes for an op of a recording; 0 = it makes none */
     int32_t split_tokens;       /* keys that document rows attend in a call, at most: a multiple of 4,096 */

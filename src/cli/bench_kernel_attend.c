@@ -269,6 +269,12 @@ static fl_err run_score(fl_backend *be, const void *args) {
     return be->op->block_score(be, args);
 }
 
+/* Named for how the backend scores heads of this shape. */
+static const char *score_name(const fl_kernel_bench *b, const choice *c) {
+    const fl_block_score_args heads = {.nope_dim = c->nope_dim, .rope_dim = c->rope_dim};
+    return fl_block_score_by_codes(b->be, &heads) ? "blocks-score-fp8" : "blocks-score";
+}
+
 static fl_err time_score(fl_kernel_bench *b, const choice *c) {
     fl_dtype act = b->be->act_dtype;
     int32_t qk = c->nope_dim + c->rope_dim;
@@ -292,11 +298,12 @@ static fl_err time_score(fl_kernel_bench *b, const choice *c) {
     a.kv = kv;
     a.k_pe = k_pe;
     a.score = score;
-    const fl_kernel_case timed = {.name = "blocks-score",
+    const fl_kernel_case timed = {.name = score_name(b, c),
                                   .op = "block_score",
                                   .run = run_score,
                                   .args = &a,
-                                  .useful = fl_block_score_cost(&a)};
+                                  .useful = fl_block_score_cost(&a),
+                                  .fp8 = fl_block_score_by_codes(b->be, &a)};
     return fl_kernel_time(b, &timed, "%d rows at %d, %d heads, %d blocks of %d", c->rows, c->pos, c->n_heads,
                           c->n_blocks, c->block_tokens);
 }
@@ -486,7 +493,8 @@ fl_err fl_kernel_attend_cases(fl_kernel_bench *b) {
         if (fl_kernel_begin(b, p->name)) FL_TRY(fl_kernel_end(b, p->name, time_prefill(b, p)));
     }
     if (fl_kernel_begin(b, "blocks-mean")) FL_TRY(fl_kernel_end(b, "blocks-mean", time_mean(b, &c)));
-    if (fl_kernel_begin(b, "blocks-score")) FL_TRY(fl_kernel_end(b, "blocks-score", time_score(b, &c)));
+    const char *score = score_name(b, &c);
+    if (fl_kernel_begin(b, score)) FL_TRY(fl_kernel_end(b, score, time_score(b, &c)));
     if (fl_kernel_begin(b, "blocks-select")) FL_TRY(fl_kernel_end(b, "blocks-select", time_select(b, &c)));
     for (size_t i = 0; i < sizeof absorbed_cases / sizeof *absorbed_cases; i++) {
         const absorbed_case *a = &absorbed_cases[i];

@@ -39,14 +39,18 @@ fl_err fl_codes_refuse(const fl_backend *be, const char *op, const fl_codes *c) 
     return FL_FAIL(FL_ERR_UNSUPPORTED, "%s: backend %s does not take e4m3 codes", op, be->name);
 }
 
+float fl_codes_of_group(const float *x, int32_t n, uint8_t *codes) {
+    float largest = 0x1p-100f;
+    for (int32_t i = 0; i < n; i++) largest = fmaxf(largest, fabsf(x[i]));
+    float inverse = 448 / largest;
+    for (int32_t i = 0; i < n; i++) codes[i] = fl_e4m3_of_f32(x[i] * inverse);
+    return largest / 448;
+}
+
 void fl_codes_quantise(const float *x, int32_t k, const fl_codes *to, int64_t row) {
-    uint8_t *codes = to->codes + row * k;
     for (int32_t b = 0; b < k / FL_SCALE_BLOCK; b++) {
         int32_t first = b * FL_SCALE_BLOCK;
-        float largest = 0x1p-100f;
-        for (int32_t i = first; i < first + FL_SCALE_BLOCK; i++) largest = fmaxf(largest, fabsf(x[i]));
-        float inverse = 448 / largest;
-        for (int32_t i = first; i < first + FL_SCALE_BLOCK; i++) codes[i] = fl_e4m3_of_f32(x[i] * inverse);
-        to->scale[b * to->scale_stride + row] = largest / 448;
+        to->scale[b * to->scale_stride + row] =
+            fl_codes_of_group(x + first, FL_SCALE_BLOCK, to->codes + row * k + first);
     }
 }

@@ -31,6 +31,9 @@ static inline double fl_codes_row_bytes(double k) {
     return k + k / FL_SCALE_BLOCK * sizeof(float);
 }
 
+/* The definition of one group: codes[n] of x[n] and their scale. */
+float fl_codes_of_group(const float *x, int32_t n, uint8_t *codes);
+
 /* The definition: row `row` of `to` from x[k], f32 values that act can hold. */
 void fl_codes_quantise(const float *x, int32_t k, const fl_codes *to, int64_t row);
 

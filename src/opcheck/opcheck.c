@@ -37,6 +37,11 @@ static void check_op(oc_run *run, const check_entry *entry) {
     row->flops_per_s = p->timed_cost.flops / p->timed_s;
 }
 
+/* Ops that the reference with w8a8 does otherwise than the reference. */
+static bool differs_by_w8a8(const char *op) {
+    return strcmp(op, "matmul") == 0 || strcmp(op, "block_score") == 0;
+}
+
 static fl_err check_backend(oc_run *run, const char *name, fl_opcheck_report *out) {
     const fl_opcheck_options *options = run->private->options;
     fl_err err;
@@ -46,8 +51,7 @@ static fl_err check_backend(oc_run *run, const char *name, fl_opcheck_report *ou
     run->is_reference = strcmp(name, "reference") == 0;
     for (size_t i = 0; i < N_CHECKS; i++) {
         if (options->only && strcmp(options->only, checks[i].op) != 0) continue;
-        /* the reference with w8a8 differs in one op */
-        if (run->be->w8a8 && run->be->op == run->ref->op && strcmp(checks[i].op, "matmul") != 0) continue;
+        if (run->be->w8a8 && run->be->op == run->ref->op && !differs_by_w8a8(checks[i].op)) continue;
         if (out->n_rows == FL_OPCHECK_ROWS_MAX) {
             err = FL_FAIL(FL_ERR_INTERNAL, "more than %d rows in the report", FL_OPCHECK_ROWS_MAX);
             goto fail;

@@ -359,9 +359,10 @@ static void written_down(fl_backend *be) {
     score_tiles(be, &s, 0, 2);
     for (int32_t h = 0; h < HEADS; h++) {
         const float *first = s.score + h * 3, *second = s.score + (HEADS + h) * 3;
-        assert_float_equal(first[0], h + 3 + 7, 1e-3); /* 128 rows are 7 more */
+        const float off = be->w8a8 ? (float)(h + 3) / 16 : 1e-3f; /* codes keep four bits */
+        assert_float_equal(first[0], h + 3 + 7, off);             /* 128 rows are 7 more */
         assert_true(isinf(first[1]) && first[1] < 0 && isinf(first[2]) && first[2] < 0);
-        assert_float_equal(second[0], h + 3 + 7, 1e-3);
+        assert_float_equal(second[0], h + 3 + 7, off);
         assert_float_equal(second[1], log2(127 + 0x1p20), 1e-3);
         assert_true(isinf(second[2]) && second[2] < 0);
     }

@@ -1,5 +1,6 @@
 #include "op/block_score/block_score.h"
 
+#include "backend/backend.h"
 #include "op/validate.h"
 
 /* Fast backends pad blocks to whole vectors; no vector group is wider. */
@@ -8,6 +9,11 @@ enum { BLOCK_TILE = 64 };
 int64_t fl_block_score_scratch_bytes(const fl_block_score_args *a) {
     int64_t blocks = ((int64_t)a->n_blocks + BLOCK_TILE - 1) / BLOCK_TILE * BLOCK_TILE;
     return blocks * a->n_heads * ((int64_t)a->nope_dim + a->rope_dim) * (int64_t)sizeof(float);
+}
+
+bool fl_block_score_by_codes(const fl_backend *be, const fl_block_score_args *a) {
+    int32_t dim = a->nope_dim + a->rope_dim;
+    return be->w8a8 && dim % FL_BLOCK_SCORE_CODES_STEP == 0 && dim <= FL_BLOCK_SCORE_CODES_MAX;
 }
 
 fl_err fl_block_score_validate(const fl_block_score_args *a) {

@@ -6,7 +6,16 @@
  * exponents stand from, which keeps them finite whatever the scores are. Rows: whole tiles only. After FlashPrefill
  * V2's selection rule (mean keys, 128-row tiles). Tolerance: 1e-4 absolute for f32 act, 2e-2 for bf16. nope_dim and
  * rope_dim even on avx512; others refused by name there. Cost: flops 2 (tile rows x visible blocks) n_heads (nope_dim +
- * rope_dim); bytes q, means and scores once. */
+ * rope_dim); bytes q, means and scores once.
+ *
+ * By codes, on backends with w8a8 where nope_dim + rope_dim is a multiple of 32 and at most 192; other heads as above
+ * there too. A group of codes.h, as wide as it is, are the dimensions of a mean [k_nope[j][h] | k_pe[j]], with scale
+ * k[j][h], and all q of a tile's rows and head, with scale t[i][h]. With the codes' exact products
+ *   score[i][h][j] = log2 sum over the tile's rows r of 2^((code_q[r][h] . code_k[j][h]) k[j][h] t[i][h])
+ * One scale does for a tile: codes keep four bits of all that is no less than 2^-14.8 of its largest value. Only rows
+ * that much smaller lose more by it, and they score near 0 for every block, before and after.
+ * Tolerance beside the formula: 2^-10 of |q| |k|, the longest of a tile's rows and the mean in rounded values (the
+ * matrix units of fp8 keep about 13 bits of a sum, see matmul.h), and 1e-3. On cuda q is 16-byte aligned then. */
 #ifndef FL_OP_BLOCK_SCORE_H
 #define FL_OP_BLOCK_SCORE_H
 
@@ -23,6 +32,11 @@ typedef struct fl_block_score_args {
     float *score;         /* [rows / FL_ATTN_LIST_ROWS][n_heads][n_blocks] */
     void *scratch;        /* fl_block_score_scratch_bytes, 64-byte aligned */
 } fl_block_score_args;
+
+/* Dimensions of heads that are scored by codes: multiples of, and at most. */
+enum { FL_BLOCK_SCORE_CODES_STEP = 32, FL_BLOCK_SCORE_CODES_MAX = 192 };
+
+bool fl_block_score_by_codes(const fl_backend *be, const fl_block_score_args *a);
 
 int64_t fl_block_score_scratch_bytes(const fl_block_score_args *a);
 fl_err fl_block_score_validate(const fl_block_score_args *a);

@@ -1,27 +1,6 @@
-/* block_score, CUDA: heads of whole 64-dimension slices on tensor cores (block_score_wgmma.cuh), any other by a plain
- * kernel, a thread a row. */
-#include <math.h>
-
-#include "backend/cuda/cuda_backend.h"
-#include "op/cuda/device.cuh"
-#include "op/cuda/hopper.cuh"
-
-typedef struct params {
-    const uint16_t *q, *kv, *k_pe;
-    float *score;
-    int32_t tiles, groups; /* of rows; of SCORERS tiles, the last one perhaps of fewer */
-    int32_t pos, n_heads, n_blocks, block_tokens;
-    int32_t nope_dim, rope_dim, v_dim;
-} params;
-
-/* Blocks that lie wholly before a tile. */
-FL_DEVICE int32_t visible_of(const params &p, int32_t tile) {
-    return min((p.pos + tile * FL_ATTN_LIST_ROWS) / p.block_tokens, p.n_blocks);
-}
-
-FL_DEVICE float *scores_of(const params &p, int32_t tile, int32_t head) {
-    return p.score + ((int64_t)tile * p.n_heads + head) * p.n_blocks;
-}
+/* block_score, CUDA: codes by block_score_e4m3.cu, heads of whole 64-dimension slices on tensor cores
+ * (block_score_wgmma.cuh), any other by a plain kernel, a thread a row. */
+enum { SCORERS = 3 };
 
 #include "op/block_score/block_score_wgmma.cuh"
 
@@ -103,16 +82,8 @@ static fl_err launch_wgmma(fl_cuda *cuda, const fl_block_score_args *a, const pa
 extern "C" fl_err fl_block_score_cuda(fl_backend *be, const fl_block_score_args *a) {
     FL_TRY(fl_block_score_validate(a));
     fl_cuda *cuda = fl_cuda_of(be);
-    params p = {(const uint16_t *)a->q, (const uint16_t *)a->kv, (const uint16_t *)a->k_pe, a->score};
-    p.tiles = a->rows / FL_ATTN_LIST_ROWS;
-    p.groups = (int32_t)fl_tasks_of(p.tiles, SCORERS);
-    p.pos = a->pos;
-    p.n_heads = a->n_heads;
-    p.n_blocks = a->n_blocks;
-    p.block_tokens = a->block_tokens;
-    p.nope_dim = a->nope_dim;
-    p.rope_dim = a->rope_dim;
-    p.v_dim = a->v_dim;
+    if (fl_block_score_by_codes(be, a)) return fl_block_score_e4m3(cuda, a);
+    const params p = params_of(a);
     if (fits_tensor_cores(a)) {
         /* Dimensions beyond those of the head are zeros: they add nothing. */
         if (steps_of(a) <= 6) return launch_wgmma<6>(cuda, a, &p);

@@ -1,49 +1,22 @@
-/* block_score on Hopper's tensor cores.
- *
- * Grid: one block a multiprocessor. A task is three neighbouring tiles of rows and a head; a chunk of it is 64 key
- * blocks: D[64 key blocks][128 rows] = means q^T by wgmma for each tile, so that means cross from L2 a third as often
- * as for one tile at a time. Key blocks are the rows of the product, so that the sum over a tile's rows runs along a
- * thread's own accumulators and across four lanes. Tasks go round the blocks; those of the last round, too few for
- * all, are cut into runs of chunks, for a score depends on its tile and key block alone.
- * Block: 512 threads. Warpgroup 0 gives registers away; its first warp has the copy engine bring means and rows, the
- * others write what lies behind the last visible key block. The other warpgroups have a tile each and take turns at
- * the tensor cores: exponentials of two run beside the product of the third. Shared: 216 KiB at 192 dimensions. Bound
- * by the tensor cores, whose clock falls with the power they take: two products under way in each of two or three
- * warpgroups, products of 256 columns, means multicast to two blocks, or no turns were no faster. */
+/* block_score of bf16 on Hopper's tensor cores: how blocks and warpgroups work is in block_score_tasks.cuh. The copy
+ * engine brings rows too. Shared: 216 KiB at 192 dimensions. Bound by the tensor cores, whose clock falls with the
+ * power they take: two products under way in each of two or three warpgroups, products of 256 columns, means multicast
+ * to two blocks, or no turns were no faster. */
 #ifndef FL_OP_BLOCK_SCORE_WGMMA_CUH
 #define FL_OP_BLOCK_SCORE_WGMMA_CUH
 
-#include <math.h>
-
-#include "op/cuda/device.cuh"
-#include "op/cuda/hopper.cuh"
+#include "op/block_score/block_score_tasks.cuh"
 
 enum {
-    GROUP_THREADS = 128,
-    GROUP_WARPS = GROUP_THREADS / 32,
-    SCORERS = 3, /* warpgroups, and tiles of a task */
-    SCORE_THREADS = (1 + SCORERS) * GROUP_THREADS,
-    STAGES = 3, /* of means */
-    EARLY = 2,  /* chunks of a task that are loaded before its rows, which have one place each */
-    CHUNK = 64, /* key blocks */
-    TILE_ROWS = FL_ATTN_LIST_ROWS,
-    SLICE = 64, /* dimensions: 128 bytes, the width of the swizzle */
-    TURN_ID = 1 /* of the first scorer's named barrier */
+    STAGES = 3,             /* of means */
+    EARLY = 2,              /* chunks of a task that are loaded before its rows, which have one place each */
+    SLICE = SLICE_BYTES / 2 /* dimensions */
 };
 
 /* Tensors as TMA takes them: q (dimension, head, row), kv (dimension, head, key block), k_pe (dimension, key block). */
 typedef struct tensors {
     CUtensorMap q, kv, k_pe;
 } tensors;
-
-/* What scorers know of a chunk. */
-typedef struct score_chunk {
-    float *score;             /* of its first key block, for the task's first tile */
-    int32_t visible[SCORERS]; /* key blocks from there on that each tile sees; 0 or less: none */
-    int32_t flags;
-} score_chunk;
-
-enum { CHUNK_FIRST = 1, CHUNK_LAST = 2, CHUNK_NONE = 4 }; /* of a task's run; behind the last of all */
 
 /* STEPS: products over 16 dimensions each. */
 template <int STEPS> struct score_shared {
@@ -53,56 +26,6 @@ template <int STEPS> struct score_shared {
     score_chunk chunk[STAGES];
     uint64_t q_full[SCORERS], q_empty[SCORERS], full[STAGES], empty[STAGES];
 };
-
-/* ---- what a block does ----------------------------------------------------------------------------------------- */
-
-/* Chunks first .. end - 1 of the tiles from SCORERS group on. */
-typedef struct piece {
-    int32_t group, head, first, end;
-} piece;
-
-/* Where a block stands among its pieces: the next whole task, the next chunk of the last round. */
-typedef struct pieces {
-    int32_t task, whole_end, most, chunk, chunk_end;
-} pieces;
-
-FL_DEVICE int32_t chunks_of(const params &p, int32_t group) {
-    return (visible_of(p, min(SCORERS * group + SCORERS - 1, p.tiles - 1)) + CHUNK - 1) / CHUNK;
-}
-
-FL_DEVICE pieces first_pieces(const params &p) {
-    int32_t n_tasks = p.groups * p.n_heads, grid = (int32_t)gridDim.x, block = (int32_t)blockIdx.x;
-    pieces all;
-    all.task = block;
-    all.whole_end = n_tasks / grid * grid;
-    all.most = chunks_of(p, p.groups - 1);
-    int32_t chunks = (n_tasks - all.whole_end) * all.most;
-    all.chunk = (int32_t)((int64_t)chunks * block / grid);
-    all.chunk_end = (int32_t)((int64_t)chunks * (block + 1) / grid);
-    return all;
-}
-
-/* Heads outer, so that blocks that run together share means in L2; long tiles first. */
-FL_DEVICE bool next_piece(const params &p, pieces *all, piece *out) {
-    for (;;) {
-        int32_t task = all->task, end = INT32_MAX;
-        out->first = 0;
-        if (task < all->whole_end) {
-            all->task += (int32_t)gridDim.x;
-        } else if (all->chunk < all->chunk_end) {
-            task = all->whole_end + all->chunk / all->most;
-            out->first = all->chunk % all->most;
-            end = min(all->most, out->first + all->chunk_end - all->chunk);
-            all->chunk += end - out->first;
-        } else {
-            return false;
-        }
-        out->head = task / p.groups;
-        out->group = p.groups - 1 - task % p.groups;
-        out->end = min(end, chunks_of(p, out->group));
-        if (out->first < out->end) return true;
-    }
-}
 
 /* ---- producer -------------------------------------------------------------------------------------------------- */
 
@@ -146,25 +69,17 @@ FL_DEVICE void load_means(SHARED *s, const tensors *maps, int32_t nope_dim, int3
     }
 }
 
-FL_DEVICE void describe_chunk(const params &p, const piece &now, int32_t chunk, score_chunk *out) {
-    int32_t tile = now.group * SCORERS;
-    out->score = scores_of(p, tile, now.head) + chunk * CHUNK;
-#pragma unroll
-    for (int i = 0; i < SCORERS; i++)
-        out->visible[i] = tile + i < p.tiles ? visible_of(p, tile + i) - chunk * CHUNK : 0;
-    out->flags = (chunk == now.first ? CHUNK_FIRST : 0) | (chunk == now.end - 1 ? CHUNK_LAST : 0);
-}
-
 /* By one warp. */
 template <class SHARED> FL_DEVICE void produce(SHARED *s, const tensors *maps, const params &p) {
     pieces all = first_pieces(p);
     fl_ring_place<STAGES> at;
     uint32_t q_parity = 0;
-    for (piece now; next_piece(p, &all, &now); q_parity ^= 1)
+    for (piece now; next_piece(p, &all, &now); q_parity ^= 1) {
+        const score_chunk start = describe_piece(p, now);
         for (int32_t i = now.first; i < now.end; i++) {
             fl_barrier_wait(&s->empty[at.stage], at.parity ^ 1);
             if (fl_elect_one()) {
-                describe_chunk(p, now, i, &s->chunk[at.stage]);
+                describe_chunk(start, now, i, &s->chunk[at.stage]);
                 load_means(s, maps, p.nope_dim, at.stage, now, i);
             }
             __syncwarp();
@@ -174,6 +89,7 @@ template <class SHARED> FL_DEVICE void produce(SHARED *s, const tensors *maps, c
             prefetch_next_rows<SHARED>(maps, p, all);
             __syncwarp();
         }
+    }
     fl_barrier_wait(&s->empty[at.stage], at.parity ^ 1);
     if (fl_elect_one()) {
         s->chunk[at.stage].flags = CHUNK_NONE;
@@ -181,39 +97,14 @@ template <class SHARED> FL_DEVICE void produce(SHARED *s, const tensors *maps, c
     }
 }
 
-/* Scores of blocks that do not lie before their tile. */
-FL_DEVICE void write_hidden(const params &p, int32_t thread, int32_t threads) {
-    for (int32_t list = (int32_t)blockIdx.x; list < p.tiles * p.n_heads; list += (int32_t)gridDim.x) {
-        int32_t tile = list / p.n_heads;
-        float *score = scores_of(p, tile, list % p.n_heads);
-        for (int32_t j = visible_of(p, tile) + thread; j < p.n_blocks; j += threads) score[j] = -INFINITY;
-    }
-}
-
-/* ---- scorers: a score ------------------------------------------------------------------------------------------ */
-
-/* The maxima over rows of key blocks i = 0, 1: of this thread's columns, then of the four lanes that share them. */
-FL_DEVICE void find_tops(const float (&d)[64], float (&top)[2]) {
-    float most[4] = {d[0], d[1], d[2], d[3]};
-#pragma unroll
-    for (int j = 4; j < 64; j++) most[j % 4] = fmaxf(most[j % 4], d[j]);
-#pragma unroll
-    for (int i = 0; i < 2; i++) top[i] = fmaxf(most[2 * i], most[2 * i + 1]);
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2)
-#pragma unroll
-        for (int i = 0; i < 2; i++) top[i] = fmaxf(top[i], __shfl_xor_sync(~0u, top[i], step));
-}
+/* ---- scorers --------------------------------------------------------------------------------------------------- */
 
 /* Sums over rows of 2^(s - origin), of key block i in the lanes of four that are i behind an even one. */
 FL_DEVICE float sum_weights(const float (&d)[64], const float (&origin)[2]) {
     float part[4] = {};
 #pragma unroll
     for (int j = 0; j < 64; j++) part[j % 4] += fl_exp2(d[j] - origin[j / 2 % 2]);
-    float even = part[0] + part[1], odd = part[2] + part[3];
-    bool i = threadIdx.x & 1;
-    float mine = (i ? odd : even) + __shfl_xor_sync(~0u, i ? even : odd, 1);
-    return mine + __shfl_xor_sync(~0u, mine, 2);
+    return sum_of_parts(part);
 }
 
 /* Of four lanes the first and third have the score of key block i = 0, the others that of i = 1. Exponents stand from
@@ -232,8 +123,6 @@ FL_DEVICE float score_of(const float (&d)[64]) {
     return finite ? score : (i ? origin[1] : origin[0]) + __log2f(sum);
 }
 
-/* ---- scorers: the order of work -------------------------------------------------------------------------------- */
-
 /* D = means q^T of a tile, under way. */
 template <int STEPS> FL_DEVICE void issue(float (&d)[64], uint64_t means, uint64_t q) {
     constexpr int SLICE_STEPS = SLICE / 16, MEANS_SLICE = CHUNK * SLICE * 2 / 16,
@@ -246,22 +135,6 @@ template <int STEPS> FL_DEVICE void issue(float (&d)[64], uint64_t means, uint64
                       q + k / SLICE_STEPS * Q_SLICE + within, k > 0);
     }
     fl_wgmma_commit();
-}
-
-/* A scorer's turn comes when the one before has issued its products. */
-FL_DEVICE void wait_turn(int32_t group) {
-    fl_named_barrier_wait(TURN_ID + group, 2 * GROUP_THREADS);
-}
-
-FL_DEVICE void pass_turn(int32_t group) {
-    fl_named_barrier_arrive(TURN_ID + (group + 1) % SCORERS, 2 * GROUP_THREADS);
-}
-
-/* Where this thread's score of a chunk goes; NULL: it has none. */
-FL_DEVICE float *place_of(const params &p, const score_chunk *chunk, int32_t group) {
-    int32_t lane = threadIdx.x % 32, block = threadIdx.x % GROUP_THREADS / 32 * 16 + lane % 2 * 8 + lane / 4;
-    if (lane % 4 > 1 || block >= chunk->visible[group]) return NULL;
-    return chunk->score + (int64_t)group * p.n_heads * p.n_blocks + block;
 }
 
 template <int STEPS> FL_DEVICE void score(score_shared<STEPS> *s, const params &p) {
