@@ -117,10 +117,16 @@ template <int THREADS> FL_DEVICE float row_sum(float sum) {
     return sum;
 }
 
+/* Blocks of a multiprocessor: with QUADS_MAX the compiler would take fewer registers than four of them have, and issue
+ * loads later; 0 leaves it to the compiler. */
+static constexpr int blocks_wanted(int quads, bool wide) {
+    return wide && quads == QUADS_MAX ? 4 : 0;
+}
+
 /* blockDim (THREADS, warps or 1). One thread's part of ROWS rows side by side; one row where THREADS is more than a
  * warp. Only with QUADS_MAX may rows be longer than what the threads keep. */
 template <int THREADS, int QUADS, int ROWS, bool WIDE>
-static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS)
+static __global__ void __launch_bounds__(THREADS == 32 ? 32 * WARPS : THREADS, blocks_wanted(QUADS, WIDE))
     rmsnorm_kernel(const params p) {
     int64_t row = fl_rows_row() * ROWS;
     if (row >= p.rows) return; /* whole warps; whole blocks where a block synchronises */
