@@ -202,8 +202,8 @@ def main():
              "%s; driver, clocks, power: %s; commit %s; command `script/gpu_kernels.sh BUILD OUT`." %
              (device.replace("\n", "; "), (read(parts + "/driver").splitlines() or ["unknown"])[-1],
               read(parts + "/commit")),
-             "Random data, medians of 5 runs of at least 20 ms, of fp8's dense products the median of 3 rounds. TFLOP/s "
-             "count unmasked pairs only; GB/s every operand once.",
+             "Random data, medians of 5 runs of at least 20 ms, of fp8's dense products the median of 3 rounds. "
+             "TFLOP/s count unmasked pairs only; GB/s every operand once.",
              "The roof is measured in the same run: cuBLASLt's 8192^3 bf16 product (%s to %s TFLOP/s; twice that for "
              "fp8) and a copy (%.0f GB/s); the floor is the longer of both. Peers: %s." %
              (tera(min(roofs)), tera(max(roofs)), (results.copy_bytes_per_s() or 0) / 1e9,

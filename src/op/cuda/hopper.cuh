@@ -322,12 +322,13 @@ template <int N> FL_DEVICE void fl_wgmma_pin(float (&d)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Operand lists of 8, 32, 64, 128 accumulators. */
+/* Operand lists of 8, 32, 64, 96, 128 accumulators. */
 #define FL_D8(d, i)                                                                                          \
     "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), "+f"(d[(i) + 5]),  \
         "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
 #define FL_D32(d, i)  FL_D8(d, i), FL_D8(d, (i) + 8), FL_D8(d, (i) + 16), FL_D8(d, (i) + 24)
 #define FL_D64(d, i)  FL_D32(d, i), FL_D32(d, (i) + 32)
+#define FL_D96(d, i)  FL_D64(d, i), FL_D32(d, (i) + 64)
 #define FL_D128(d, i) FL_D64(d, i), FL_D64(d, (i) + 64)
 #define FL_D32_TEXT                                                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
@@ -337,6 +338,13 @@ template <int N> FL_DEVICE void fl_wgmma_pin(float (&d)[N]) {
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FL_D96_TEXT                                                                                          \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                       \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define FL_D128_TEXT                                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
@@ -373,6 +381,14 @@ FL_DEVICE void fl_wgmma_bf16(float (&d)[64], uint64_t a, uint64_t b, int add) {
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FL_D64_TEXT
                  "}, %64, %65, p, 1, 1, 0, 0;\n}"
                  : FL_D64(d, 0)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+FL_DEVICE void fl_wgmma_bf16(float (&d)[96], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" FL_D96_TEXT
+                 "}, %96, %97, p, 1, 1, 0, 0;\n}"
+                 : FL_D96(d, 0)
                  : "l"(a), "l"(b), "r"(add));
 }
 
@@ -436,6 +452,14 @@ FL_DEVICE void fl_wgmma_e4m3(float (&d)[64], uint64_t a, uint64_t b, int add) {
                  "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" FL_D64_TEXT
                  "}, %64, %65, p, 1, 1;\n}"
                  : FL_D64(d, 0)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+FL_DEVICE void fl_wgmma_e4m3(float (&d)[96], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" FL_D96_TEXT
+                 "}, %96, %97, p, 1, 1;\n}"
+                 : FL_D96(d, 0)
                  : "l"(a), "l"(b), "r"(add));
 }
 

@@ -25,7 +25,8 @@ enum { FL_ROPE_AT_ONCE = 16 };
 template <int N>
 FL_DEVICE void fl_rope_row(const fl_matmul_rope *rope, int64_t row, int32_t feature, const float2 (&pairs)[N],
                            uint32_t (&words)[N]) {
-    constexpr int AT_ONCE = N < FL_ROPE_AT_ONCE ? N : FL_ROPE_AT_ONCE;
+    constexpr int AT_ONCE = N <= FL_ROPE_AT_ONCE ? N : N % FL_ROPE_AT_ONCE == 0 ? FL_ROPE_AT_ONCE : N / 2;
+    static_assert(N % AT_ONCE == 0, "whole turns");
     int32_t head = rope->nope_dim + rope->rope_dim, step = 8 % head, at = feature % head - rope->nope_dim;
     const float *table = rope->table + row * rope->rope_dim;
 #pragma unroll

@@ -16,7 +16,7 @@ typedef struct key {
     int64_t x_stride, y_stride;
     int32_t rows, n, k;
     int32_t x_align, w_align, y_align; /* bytes */
-    int32_t out, scaled;
+    int32_t out;
 } key;
 
 typedef struct plan {
@@ -55,8 +55,7 @@ static key key_of(const fl_product *p) {
                  .x_align = align_of(p->x),
                  .w_align = align_of(p->w),
                  .y_align = align_of(p->y),
-                 .out = (int32_t)p->out,
-                 .scaled = p->w_scale != NULL};
+                 .out = (int32_t)p->out};
 }
 
 static fl_err prefer(cublasLtMatmulPreference_t wish, cublasLtMatmulPreferenceAttributes_t what,
@@ -85,19 +84,8 @@ static fl_err describe(cublasLtMatmulDescOpaque_t *product, cublasLtMatmulDescAt
     return FL_ERR_OK;
 }
 
-/* A scale for each 128 x 128 weights, and for each row's 128 inputs: the layouts of fl_weight and fl_codes. */
-static fl_err set_scales(cublasLtMatmulDescOpaque_t *product, const fl_product *p) {
-    const int32_t blocks = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
-                  rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    FL_TRY(describe(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &blocks, sizeof blocks));
-    FL_TRY(describe(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows, sizeof rows));
-    FL_TRY(describe(product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scale, sizeof p->w_scale));
-    return describe(product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->x_scale, sizeof p->x_scale);
-}
-
-static fl_err make_plan(fl_cuda *cuda, const fl_product *p, const key *s, plan *out) {
+static fl_err make_plan(fl_cuda *cuda, const key *s, plan *out) {
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    cudaDataType_t type = s->scaled ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
     cudaDataType_t y_type = s->out == FL_MATMUL_F32 ? CUDA_R_32F : CUDA_R_16BF;
     cublasLtMatmulPreferenceOpaque_t wish;
     cublasLtMatmulHeuristicResult_t found;
@@ -105,11 +93,10 @@ static fl_err make_plan(fl_cuda *cuda, const fl_product *p, const key *s, plan *
     FL_CUDA_BLAS_TRY(fl_blas.MatmulDescInit_internal(&out->product, sizeof(cublasLtMatmulDescOpaque_t),
                                                      CUBLAS_COMPUTE_32F, CUDA_R_32F));
     FL_TRY(describe(&out->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
-    if (s->scaled) FL_TRY(set_scales(&out->product, p));
-    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->w, sizeof(cublasLtMatrixLayoutOpaque_t), type,
-                                                       s->k, s->n, s->k));
-    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->x, sizeof(cublasLtMatrixLayoutOpaque_t), type,
-                                                       s->k, s->rows, s->x_stride));
+    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->w, sizeof(cublasLtMatrixLayoutOpaque_t),
+                                                       CUDA_R_16BF, s->k, s->n, s->k));
+    FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->x, sizeof(cublasLtMatrixLayoutOpaque_t),
+                                                       CUDA_R_16BF, s->k, s->rows, s->x_stride));
     FL_CUDA_BLAS_TRY(fl_blas.MatrixLayoutInit_internal(&out->y, sizeof(cublasLtMatrixLayoutOpaque_t), y_type,
                                                        s->n, s->rows, s->y_stride));
     FL_TRY(make_wish(cuda, s, &wish));
@@ -121,14 +108,14 @@ static fl_err make_plan(fl_cuda *cuda, const fl_product *p, const key *s, plan *
 }
 
 /* The plan of a shape, which is made if there is none. */
-static fl_err find_plan(fl_cuda *cuda, const fl_product *p, const key *shape, plan **out) {
+static fl_err find_plan(fl_cuda *cuda, const key *shape, plan **out) {
     fl_blas_plans *plans = cuda->plans;
     for (int32_t i = 0; i < plans->n; i++) {
         *out = &plans->list[i];
         if (memcmp(&plans->list[i].shape, shape, sizeof *shape) == 0) return FL_ERR_OK;
     }
     plan made = {.shape = *shape};
-    FL_TRY(make_plan(cuda, p, shape, &made));
+    FL_TRY(make_plan(cuda, shape, &made));
     plan *place = &plans->list[plans->next];
     plans->next = (plans->next + 1) % PLANS_MAX;
     if (plans->n < PLANS_MAX) plans->n++;
@@ -150,10 +137,9 @@ fl_err fl_product_blas(fl_cuda *cuda, const fl_product *p, bool *done) {
     const float one = 1, zero = 0;
     plan *plan = NULL;
     key shape = key_of(p);
-    FL_TRY(find_plan(cuda, p, &shape, &plan));
+    FL_TRY(find_plan(cuda, &shape, &plan));
     *done = plan->possible;
     if (!plan->possible) return FL_ERR_OK;
-    if (p->w_scale) FL_TRY(set_scales(&plan->product, p)); /* other pointers than last time */
     FL_CUDA_BLAS_TRY(fl_blas.Matmul(cuda->blas, &plan->product, &one, p->w, &plan->w, p->x, &plan->x, &zero,
                                     p->y, &plan->y, p->y, &plan->y, &plan->algo, cuda->workspace,
                                     (size_t)cuda->workspace_bytes, cuda->stream));

@@ -241,6 +241,46 @@ static void check_shape(oc_run *run, const shape *s) {
     while (oc_timing(run, fl_matmul_cost(&args))) OC_OK(run, run->be->op->matmul(run->be, &args));
 }
 
+/* Rows and features for which a device with 132 multiprocessors chooses these tiles. */
+static const shape tiled[] = {
+    {OC_SLOW, 2000, 2048, 328, 0, FL_MATMUL_ACT, OC_NORMAL, 8}, /* 128 x 256, clusters */
+    {OC_SLOW, 380, 11264, 72, 0, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 128 x 256 */
+    {OC_SLOW, 1000, 3036, 200, 0, FL_MATMUL_ACT, OC_NORMAL, 8}, /* 128 x 192, the last one in part */
+    {OC_SLOW, 500, 4096, 200, 0, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 128 x 128 */
+};
+
+/* A device chooses tiles by rows and features: all rows at once have the bits of 64 at a time, whose sums are checked
+ * above. */
+static void check_tiles(oc_run *run, const shape *s) {
+    static const fl_matmul_out outs[] = {FL_MATMUL_F32, FL_MATMUL_ACT, FL_MATMUL_SWIGLU};
+    if (!run->be->device || !run->be->deterministic) return;
+    if (!oc_case(run, s->kind, "matmul tiles rows=%d n=%d k=%d", s->rows, s->n, s->k)) return;
+    oc_pair x = oc_act(run, s->rows, s->k, s->k + s->gap, s->fill);
+    oc_weights w = oc_weights_make(run, 1, s->n, s->k, OC_NORMAL);
+    for (size_t i = 0; i < sizeof outs / sizeof *outs; i++) {
+        fl_dtype dtype = outs[i] == FL_MATMUL_F32 ? FL_DTYPE_F32 : run->be->act_dtype;
+        int32_t width = fl_matmul_width(outs[i], s->n);
+        oc_mat whole = oc_output(run, dtype, s->rows, width, width);
+        oc_mat pieces = oc_output(run, dtype, s->rows, width, width);
+        fl_matmul_args args = {.x = x.be.data, .x_stride = x.be.stride, .w = w.be, .n_groups = 1};
+        args.out = outs[i];
+        args.y_stride = width;
+        for (int32_t r = 0; r < s->rows; r += args.rows) {
+            args.rows = s->rows - r < 64 ? s->rows - r : 64;
+            args.x = oc_at(&x.be, r, 0);
+            args.y = oc_at(&pieces, r, 0);
+            OC_OK(run, run->be->op->matmul(run->be, &args));
+        }
+        args.rows = s->rows;
+        args.x = x.be.data;
+        args.y = whole.data;
+        OC_OK(run, run->be->op->matmul(run->be, &args));
+        oc_guards(run, &whole);
+        oc_same(run, &whole, &pieces);
+        if (outs[i] == FL_MATMUL_F32) fl_matmul_check_rope(run, &args, 0);
+    }
+}
+
 /* Small whole numbers, exact in every format: y = x W^T by hand. Features 0, 1 and 64, 65 are used, and inputs 0 to 2.
  */
 static void check_literal(oc_run *run) {
@@ -373,6 +413,7 @@ static void check_cost(oc_run *run) {
 
 void fl_matmul_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    for (size_t i = 0; i < sizeof tiled / sizeof *tiled; i++) check_tiles(run, &tiled[i]);
     check_literal(run);
     check_limits(run);
     check_groups(run);

@@ -25,9 +25,6 @@ typedef struct fl_product {
     fl_matmul_out out;
     fl_matmul_rope rope; /* FL_MATMUL_ROPE, with group_rows or one group */
     bool all_groups;     /* group_rows begins at 0 and ends at rows */
-    /* fl_product_blas only: not NULL where x and w are e4m3 codes with block scales, as fl_codes and fl_weight
-     * have them. */
-    const float *x_scale, *w_scale;
 } fl_product;
 
 /* Most groups of one call of the tensor core kernel: their tiles are counted in shared memory. */
@@ -47,6 +44,31 @@ fl_err fl_product_blas(fl_cuda *cuda, const fl_product *p, bool *done);
 /* The product with the weights w[0 .. p->n_groups - 1]: a launch for each run of groups whose matrices lie at one
  * distance, which is one launch for any model's. Sets w, w_group_stride, n, k, all_groups and fault itself. */
 fl_err fl_product_run(fl_cuda *cuda, const fl_product *p, const fl_weight *w);
+
+/* Tiles down the rows of groups of unknown sizes, as many as one expects: half a tile is left over in each. */
+static inline double fl_product_row_tiles(int32_t rows, int32_t n_groups, int32_t tile_rows) {
+    int32_t groups = rows < n_groups ? rows : n_groups;
+    if (groups == 1) return (double)fl_tasks_of(rows, tile_rows);
+    double tiles = (double)rows / tile_rows + 0.5 * groups;
+    return tiles > groups ? tiles : groups;
+}
+
+/* Attributes of a launch in clusters, whose blocks may come before the kernel in front of it ends; they wait with
+ * fl_grid_wait. */
+enum { FL_EARLY_ATTRIBUTES = 2 };
+typedef struct fl_early_launch {
+    cudaLaunchAttribute list[FL_EARLY_ATTRIBUTES];
+} fl_early_launch;
+
+static inline fl_early_launch fl_early_clusters(int32_t blocks) {
+    fl_early_launch early = {};
+    early.list[0].id = cudaLaunchAttributeClusterDimension;
+    early.list[0].val.clusterDim.x = (uint32_t)blocks;
+    early.list[0].val.clusterDim.y = early.list[0].val.clusterDim.z = 1;
+    early.list[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.list[1].val.programmaticStreamSerializationAllowed = 1;
+    return early;
+}
 
 /* Features of a row of y. */
 static __host__ __device__ inline int32_t fl_product_width(const fl_product *p) {

@@ -1,5 +1,5 @@
-/* matmul with block scales: quantising activations that are not given as codes, and the choice of the kernel that
- * multiplies.
+/* matmul with block scales: quantising activations that are not given as codes, and runs of weights that are multiplied
+ * in one launch.
  *
  * Quantising. Grid: a block for each 64 tasks; a task is 128 inputs of a row. Block: 256 threads, a half warp for four
  * of the tasks. Each thread reads 8 inputs of a task at once, all tasks' before it works on the first, and writes 8
@@ -112,27 +112,6 @@ static int32_t run_end(const fl_weight *w, int32_t begin, int32_t n_groups, fl_f
     return end;
 }
 
-/* Through cuBLASLt, if it may be used and takes this, codes whose scales lie as closely as they can; else `done` is
- * false. */
-static fl_err multiply_dense(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x, bool *done) {
-    const fl_product p = {.x = (const fl_bf16 *)x->codes,
-                          .w = (const fl_bf16 *)a->w->data,
-                          .y = a->y,
-                          .x_stride = a->w->k,
-                          .y_stride = a->y_stride,
-                          .group_rows = a->group_rows,
-                          .n_groups = a->n_groups,
-                          .rows = a->rows,
-                          .n = a->w->n,
-                          .k = a->w->k,
-                          .out = a->out,
-                          .x_scale = x->scale,
-                          .w_scale = a->w->scale};
-    bool close = (uintptr_t)x->scale % 16 == 0 && x->scale_stride == fl_align_up(a->rows, 4);
-    *done = false;
-    return close && fl_product_blas_takes(cuda, &p) ? fl_product_blas(cuda, &p, done) : FL_ERR_OK;
-}
-
 /* The products with all weights: a launch for each run of groups, which is one launch for any model's. */
 static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x) {
     for (int32_t begin = 0, end; begin < a->n_groups; begin = end) {
@@ -176,9 +155,8 @@ static fl_err need_aligned(const fl_matmul_args *a) {
 
 fl_err fl_matmul_fp8(fl_cuda *cuda, const fl_matmul_args *a) {
     FL_TRY(need_aligned(a));
-    bool made, done;
+    bool made;
     const fl_codes x = fl_matmul_codes_of(a, &made);
     if (made) FL_TRY(quantise(cuda, a, &x));
-    FL_TRY(multiply_dense(cuda, a, &x, &done));
-    return done ? FL_ERR_OK : multiply(cuda, a, &x);
+    return multiply(cuda, a, &x);
 }

@@ -1,8 +1,9 @@
 /* matmul with block scales on CUDA: codes, given or made by a kernel of their own, are multiplied by another.
- *   matmul_fp8.cu        quantising, and which kernel multiplies
+ *   matmul_fp8.cu        quantising, and the launches
  *   matmul_fp8_wgmma.cu  tensor cores, for groups and for dense products
  *   matmul_fp8_few.cu    up to eight rows of a group, where bits may depend on the batch
- *   matmul_blas.cu       dense products through cuBLASLt */
+ * cuBLASLt's products with block scales were faster by 3% at most at the shapes that were measured, 64 to 65,536 rows,
+ * and slower at others. */
 #ifndef FL_OP_MATMUL_MATMUL_FP8_CUH
 #define FL_OP_MATMUL_MATMUL_FP8_CUH
 

@@ -1,23 +1,26 @@
 /* Products of e4m3 codes with block scales on Hopper's tensor cores. Grid: one block a multiprocessor, each walking
- * through tiles of 128, 192 or 256 rows x 128 features (SwiGLU: 64 gates and their 64 ups); two of them may form a
- * cluster, whose tiles lie side by side, so that each fetches a half of the rows' codes for both. Block: one warpgroup
- * that fetches, one warp of it by bulk copies and one the weights' scales; two or three that multiply. Shared: a ring
- * of stages of 128 inputs, one block of the scales. Bound by the tensor cores where rows are many, by reading the
- * weights where they are few.
+ * through tiles of 128, 192 or 256 rows x 64, 128 or 192 features (SwiGLU: 64 gates and their 64 ups), of the shape
+ * with which the device is done first; two of them may form a cluster, whose tiles lie side by side, so that each
+ * fetches a half of the rows' codes for both. Block: one warpgroup that fetches, one warp of it by bulk copies and
+ * one the weights' scales; two or three that multiply. Shared: a ring of stages of 128 inputs, one block of the
+ * scales. Bound by the tensor cores where rows are many, by reading the weights where they are few. It is launched
+ * before the kernel in front of it ends, and waits for that once its barriers are set up.
  *
  * Two levels of sums: the tensor cores add a block's 128 products (they keep about 13 bits of a sum of e4m3), then the
  * block's sum, times the row's and the weight's scale, is added in f32, block after block. The accumulators of the
- * second level take half of the registers, so a warpgroup waits for each product. The other warpgroups' keep the tensor
- * cores at work meanwhile: nothing keeps them in step, and they drift apart by themselves. Three with 64 rows each hide
- * the stores of one as well; two with 128 read less, 256 flops a byte from L2. A stage leaves the copying thread less
- * than 1,000 cycles, so it issues three copies for it and nothing else; it alone works out which tiles there are.
+ * second level take half of the registers, so a warpgroup waits for each product, but in tiles of 128 x 64 and 128 x
+ * 128 it has room for two and adds one while the next is under way. The other warpgroups' keep the tensor cores at
+ * work as well: nothing keeps them in step, and they drift apart by themselves. Three with 64 rows each hide the
+ * stores of one too; two with 128 read less, 256 flops a byte from L2. A stage leaves the copying thread less than
+ * 1,000 cycles, so it issues three copies for it and nothing else; it alone works out which tiles there are.
  *
  * SwiGLU as codes: a group of 128 features lies in both blocks of a cluster, half in each, so each tells the other the
  * largest of its half of every row. What one warp waits for is the warp of the same rows in the other block, which is
  * at the same stage but for the depth of the ring.
  *
- * Nothing about a row's sums depends on the tile's shape or the row's place in it. Rows and features outside are copied
- * as zeros or as a neighbour's, multiplied and not stored. */
+ * Nothing about a row's sums depends on the tile's shape or the row's place in it: opcheck compares the bits of large
+ * products with those of the same rows 64 at a time. Rows and features outside are copied as zeros or as a neighbour's,
+ * multiplied and not stored. */
 #include "op/cuda/codes.cuh"
 #include "op/cuda/hopper.cuh"
 #include "op/matmul/matmul_fp8.cuh"
@@ -28,17 +31,15 @@ enum {
     STAGE_K = FL_SCALE_BLOCK, /* 128 bytes, a row of the swizzle */
     STEP_K = 32,
     WAVE_ROWS = 64,
-    TILE_FEATURES = 128,
-    HALF_FEATURES = TILE_FEATURES / 2,
-    WEIGHT_BYTES = TILE_FEATURES * STAGE_K,
+    STRIP_FEATURES = 64, /* a tile is 1, 2 or 3 strips wide; SwiGLU's two are gates and their ups */
     RING_BYTES_MAX = 200 << 10,
     TILE_ROWS_MAX = 256,
     WARPS_MULTIPLYING_MAX = 12,
     BAND_ROWS = 2048, /* that one tile of weights is used for before the next */
     SWIZZLE_ALIGN = 1024,
-    STAGES_MAX = 6,
-    TILES_KEPT = 8,        /* more than STAGES_MAX + 1: a tile is in use until its results are stored */
-    SCALES_READ = 16,      /* of a row of the weights' scales at once */
+    STAGES_MAX = 8,
+    TILES_KEPT = 16, /* more than STAGES_MAX + 1: a tile is in use until its results are stored */
+    /* SwiGLU's: */
     ROWS_OF_CLUSTER = 128, /* a group has on average, for clusters of two */
     ROWS_OF_MIDDLE = 384,  /* for tiles of 192 rows */
     ROWS_OF_LARGE = 1024,  /* for tiles of 256 rows, .. */
@@ -57,15 +58,14 @@ typedef struct plan {
     int32_t blocks;     /* of k */
     int32_t x_rows;     /* copied for a tile: fewer where there are fewer */
     int32_t scale_rows; /* of a group's w_scale */
-    int32_t to_second;  /* features from the first half of a tile's to the second */
+    int32_t to_second;  /* features from a tile's first strip to the second */
 } plan;
 
 /* Scales of a stage. The copy engine takes 16 bytes at a time, so the rows' begin up to three rows before the tile's
  * first. */
 typedef struct stage_scales {
     float x[TILE_ROWS_MAX + 4];
-    float2 w; /* of the first half of the features, of the second */
-    float gap[2];
+    float w[4]; /* of each strip */
 } stage_scales;
 
 typedef struct shared_state {
@@ -77,18 +77,31 @@ typedef struct shared_state {
     fl_tile_counts counts;
 } shared_state;
 
-/* GROUPS warpgroups multiply WAVES times 64 rows each, in clusters of BLOCKS blocks. */
-template <int GROUPS_, int WAVES_, int BLOCKS_> struct tile_shape {
-    static constexpr int32_t GROUPS = GROUPS_, WAVES = WAVES_, BLOCKS = BLOCKS_;
+/* GROUPS warpgroups multiply WAVES times 64 rows each by STRIPS times 64 features, in clusters of BLOCKS blocks. DEEP:
+ * each has a product under way while it adds the one before, where registers have room for both. */
+template <int GROUPS_, int WAVES_, int BLOCKS_, int STRIPS_> struct tile_shape {
+    static constexpr int32_t GROUPS = GROUPS_, WAVES = WAVES_, BLOCKS = BLOCKS_, STRIPS = STRIPS_;
+    static constexpr bool DEEP = GROUPS == 2 && WAVES * STRIPS <= 2;
     static constexpr int32_t THREADS = (1 + GROUPS) * GROUP_THREADS;
-    static constexpr int32_t TILE_ROWS = GROUPS * WAVES * WAVE_ROWS;
-    static constexpr int32_t ROWS_BYTES = TILE_ROWS * STAGE_K, STAGE_BYTES = ROWS_BYTES + WEIGHT_BYTES;
+    static constexpr int32_t TILE_ROWS = GROUPS * WAVES * WAVE_ROWS, FEATURES = STRIPS * STRIP_FEATURES;
+    static constexpr int32_t SUMS = FEATURES / 2; /* of a thread and 64 rows */
+    static constexpr int32_t ROWS_BYTES = TILE_ROWS * STAGE_K, WEIGHT_BYTES = FEATURES * STAGE_K;
+    static constexpr int32_t STAGE_BYTES = ROWS_BYTES + WEIGHT_BYTES;
     static constexpr int32_t STAGES = RING_BYTES_MAX / STAGE_BYTES, RING_BYTES = STAGES * STAGE_BYTES;
+    static constexpr int32_t SCALES_READ = STRIPS <= 2 ? 16 : 8; /* of a row of the weights' scales at once */
     /* of a thread: all 65,536 of a multiprocessor between the warpgroups */
     static constexpr int32_t REGISTERS_MULTIPLYING = GROUPS == 2 ? 232 : 152;
     static constexpr int32_t REGISTERS_FETCHING = GROUPS == 2 ? 40 : 56;
     static_assert(STAGES <= STAGES_MAX && TILE_ROWS <= TILE_ROWS_MAX, "the state has room for all stages");
 };
+
+typedef tile_shape<2, 1, 1, 1> narrow;
+typedef tile_shape<2, 1, 1, 2> square;
+typedef tile_shape<2, 1, 1, 3> wide;
+typedef tile_shape<3, 1, 1, 2> tall;
+typedef tile_shape<2, 1, 2, 2> square_pair;
+typedef tile_shape<3, 1, 2, 2> tall_pair;
+typedef tile_shape<2, 2, 2, 2> large_pair;
 
 /* This block's part of tile t. */
 template <class SHAPE> FL_DEVICE fl_tile find_tile(const plan *plan, const shared_state *s, int32_t t) {
@@ -120,7 +133,7 @@ FL_DEVICE void copy_tiles(const plan *plan, const CUtensorMap *map_x, const CUte
             uint64_t *full = &s->full[place.stage];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
             if (b == 0) s->tiles[kept % TILES_KEPT] = at;
-            fl_barrier_expect(full, (uint32_t)plan->x_rows * STAGE_K + WEIGHT_BYTES + scale_bytes);
+            fl_barrier_expect(full, (uint32_t)plan->x_rows * STAGE_K + SHAPE::WEIGHT_BYTES + scale_bytes);
             if constexpr (SHAPE::BLOCKS == 1) {
                 fl_tma_load_3d(x, map_x, full, b * STAGE_K, at.row, 0);
             } else {
@@ -140,27 +153,30 @@ FL_DEVICE const float *weight_scales(const plan *plan, int32_t group, int32_t fe
     return plan->w_scale + group * plan->w_scale_group_stride + row * plan->w_scale_stride;
 }
 
-/* Puts the weights' scales of all tiles of this block into the ring. One warp: each half of its lanes reads the next
- * SCALES_READ scales of one half of a tile's features, then they are handed out stage by stage. */
+/* Puts the weights' scales of all tiles of this block into the ring. One warp: SCALES_READ lanes read the next scales
+ * of each strip, then they are handed out stage by stage. */
 template <class SHAPE> FL_DEVICE void fetch_scales(const plan *plan, shared_state *s) {
-    int32_t lane = threadIdx.x % 32, ahead = lane % SCALES_READ;
+    constexpr int32_t READ = SHAPE::SCALES_READ;
+    int32_t lane = threadIdx.x % 32, ahead = lane % READ, strip = lane / READ;
+    int32_t to_strip = SHAPE::STRIPS <= 2 ? strip * plan->to_second : min(strip, 2) * STRIP_FEATURES;
     fl_ring_place<SHAPE::STAGES> place = {0, 1};
     int32_t tiles = fl_tile_total(&plan->walk, &s->counts);
     for (int32_t t = (int32_t)blockIdx.x / SHAPE::BLOCKS; t < tiles;
          t += (int32_t)gridDim.x / SHAPE::BLOCKS) {
         fl_tile at = find_tile<SHAPE>(plan, s, t);
-        /* A plain tile's two halves lie in one block of the scales. */
-        const float *scale =
-            weight_scales(plan, at.group, at.feature + (lane < SCALES_READ ? 0 : plan->to_second));
+        /* A plain tile of two strips lies in one block of the scales. */
+        const float *scale = weight_scales(plan, at.group, at.feature + to_strip);
         float read = 0;
 #pragma unroll 1
         for (int32_t b = 0; b < plan->blocks; b++, place.advance()) {
-            if (b % SCALES_READ == 0 && b + ahead < plan->blocks) read = scale[b + ahead];
+            if (b % READ == 0 && b + ahead < plan->blocks) read = scale[b + ahead];
             fl_barrier_wait(&s->empty[place.stage], place.parity);
-            float2 both = {__shfl_sync(~0u, read, b % SCALES_READ),
-                           __shfl_sync(~0u, read, b % SCALES_READ + SCALES_READ)};
+            float w[4];
+#pragma unroll
+            for (int i = 0; i < 32 / READ; i++) w[i] = __shfl_sync(~0u, read, b % READ + i * READ);
             if (lane != 0) continue;
-            s->scales[place.stage].w = both;
+            if constexpr (READ == 16) *(float2 *)s->scales[place.stage].w = make_float2(w[0], w[1]);
+            else *(float4 *)s->scales[place.stage].w = make_float4(w[0], w[1], w[2], w[3]);
             fl_barrier_arrive(&s->full[place.stage]);
         }
     }
@@ -174,7 +190,7 @@ template <class SHAPE> FL_DEVICE int32_t first_row_of(void) {
 }
 
 /* d = 64 rows of x times the stage's features, of one block of k. Issued, not waited for. */
-FL_DEVICE void issue_block(float (&d)[64], const uint8_t *x, const uint8_t *w) {
+template <int N> FL_DEVICE void issue_block(float (&d)[N], const uint8_t *x, const uint8_t *w) {
     uint64_t a = fl_wgmma_k_major(x), b = fl_wgmma_k_major(w);
     fl_wgmma_begin();
 #pragma unroll
@@ -183,39 +199,123 @@ FL_DEVICE void issue_block(float (&d)[64], const uint8_t *x, const uint8_t *w) {
     fl_wgmma_commit();
 }
 
+/* The row of a tile that this thread's first results of a warpgroup's first 64 belong to. */
+FL_DEVICE int32_t own_row(int32_t first_row) {
+    return first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+}
+
+/* A stage's scales for this thread's two rows, from scales->x[row] on: scale[strip][row]; w: of the strips. */
+template <int STRIPS>
+FL_DEVICE void scales_of(const stage_scales *scales, int32_t row, const float (&w)[STRIPS],
+                         float (&scale)[STRIPS][2]) {
+    float x0 = scales->x[row], x1 = scales->x[row + 8];
+#pragma unroll
+    for (int i = 0; i < STRIPS; i++) {
+        scale[i][0] = x0 * w[i];
+        scale[i][1] = x1 * w[i];
+    }
+}
+
+/* All strips' of a stage, read at once. */
+template <int STRIPS> FL_DEVICE void weight_scales_of(const stage_scales *scales, float (&w)[STRIPS]) {
+    if constexpr (STRIPS == 1) {
+        w[0] = scales->w[0];
+    } else if constexpr (STRIPS == 2) {
+        float2 both = *(const float2 *)scales->w;
+        w[0] = both.x;
+        w[1] = both.y;
+    } else {
+        float4 all = *(const float4 *)scales->w;
+        w[0] = all.x;
+        w[1] = all.y;
+        w[2] = all.z;
+    }
+}
+
 /* One block of k of this warpgroup's rows, added to the sums. The tile's first row is `skew` behind its scales'. */
 template <class SHAPE>
-FL_DEVICE void add_block(float (&sum)[SHAPE::WAVES][64], int32_t first_row, int32_t skew, const uint8_t *x,
-                         const stage_scales *scales, uint64_t *empty) {
-    int32_t row = skew + first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+FL_DEVICE void add_block(float (&sum)[SHAPE::WAVES][SHAPE::SUMS], int32_t first_row, int32_t skew,
+                         const uint8_t *x, const stage_scales *scales, uint64_t *empty) {
+    int32_t row = skew + own_row(first_row);
     const uint8_t *w = x + SHAPE::ROWS_BYTES;
-    float2 w_scale = scales->w;
+    float w_scale[SHAPE::STRIPS], scale[SHAPE::STRIPS][2];
+    weight_scales_of(scales, w_scale);
 #pragma unroll
     for (int wave = 0; wave < SHAPE::WAVES; wave++) {
-        float d[64];
+        float d[SHAPE::SUMS];
         issue_block(d, x + (first_row + wave * WAVE_ROWS) * STAGE_K, w);
-        float x0 = scales->x[row + wave * WAVE_ROWS], x1 = scales->x[row + wave * WAVE_ROWS + 8];
-        float scale[2][2] = {{x0 * w_scale.x, x1 * w_scale.x},
-                             {x0 * w_scale.y, x1 * w_scale.y}}; /* half, row */
+        scales_of(scales, row + wave * WAVE_ROWS, w_scale, scale);
         fl_wgmma_wait<0>();
         fl_wgmma_pin(d);
         if (wave == SHAPE::WAVES - 1) fl_barrier_release_together<SHAPE::BLOCKS>(empty);
 #pragma unroll
-        for (int i = 0; i < 64; i++) sum[wave][i] = fmaf(d[i], scale[i / 32][i / 2 % 2], sum[wave][i]);
+        for (int i = 0; i < SHAPE::SUMS; i++)
+            sum[wave][i] = fmaf(d[i], scale[i / 32][i / 2 % 2], sum[wave][i]);
+    }
+}
+
+/* Waits until LEFT products at most are under way, then adds a block's, and gives its stage back. */
+template <class SHAPE, int LEFT>
+FL_DEVICE void finish_block(float (&sum)[SHAPE::SUMS], float (&d)[SHAPE::SUMS], int32_t row,
+                            const stage_scales *scales, uint64_t *empty) {
+    float w_scale[SHAPE::STRIPS], scale[SHAPE::STRIPS][2];
+    weight_scales_of(scales, w_scale);
+    scales_of(scales, row, w_scale, scale);
+    fl_wgmma_wait<LEFT>();
+    fl_wgmma_pin(d);
+    fl_barrier_release_together<SHAPE::BLOCKS>(empty);
+#pragma unroll
+    for (int i = 0; i < SHAPE::SUMS; i++) sum[i] = fmaf(d[i], scale[i / 32][i / 2 % 2], sum[i]);
+}
+
+/* A warpgroup's first row in the tile, this thread's first one among the stage's scales. */
+typedef struct own_rows {
+    int32_t first, scale;
+} own_rows;
+
+/* All blocks of k in a DEEP shape; `place` goes through their stages. */
+template <class SHAPE>
+FL_DEVICE void add_blocks_deep(float (&sum)[SHAPE::SUMS], own_rows rows, int32_t blocks, shared_state *s,
+                               const uint8_t *ring, fl_ring_place<SHAPE::STAGES> *place) {
+    int32_t row = rows.scale, before;
+    float d[2][SHAPE::SUMS];
+    auto issue = [&](float(&to)[SHAPE::SUMS]) {
+        const uint8_t *stage = ring + place->stage * SHAPE::STAGE_BYTES;
+        fl_barrier_wait(&s->full[place->stage], place->parity);
+        issue_block(to, stage + rows.first * STAGE_K, stage + SHAPE::ROWS_BYTES);
+        before = place->stage;
+        place->advance();
+    };
+    issue(d[0]);
+    int32_t left = blocks - 1; /* that were not issued yet */
+    for (; left >= 2; left -= 2) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int32_t stage = before;
+            issue(d[1 - i]);
+            finish_block<SHAPE, 1>(sum, d[i], row, &s->scales[stage], &s->empty[stage]);
+        }
+    }
+    int32_t stage = before;
+    if (left == 1) {
+        issue(d[1]);
+        finish_block<SHAPE, 1>(sum, d[0], row, &s->scales[stage], &s->empty[stage]);
+        finish_block<SHAPE, 0>(sum, d[1], row, &s->scales[before], &s->empty[before]);
+    } else {
+        finish_block<SHAPE, 0>(sum, d[0], row, &s->scales[stage], &s->empty[stage]);
     }
 }
 
 /* Results of this warpgroup's rows. */
 template <class SHAPE, fl_matmul_out OUT>
 FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t first_row,
-                          const float (&sum)[SHAPE::WAVES][64]) {
+                          const float (&sum)[SHAPE::WAVES][SHAPE::SUMS]) {
     fl_tile at = *tile;
 #pragma unroll
     for (int wave = 0; wave < SHAPE::WAVES; wave++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int32_t row = at.row + first_row + wave * WAVE_ROWS + threadIdx.x % 128 / 32 * 16 +
-                          threadIdx.x % 32 / 4 + 8 * i;
+            int32_t row = at.row + own_row(first_row) + wave * WAVE_ROWS + 8 * i;
             fl_tile_row<OUT>(y, row, row < at.row_end, at.feature, sum[wave], i);
         }
 }
@@ -223,7 +323,7 @@ FL_DEVICE void store_tile(const fl_tile_out *y, const fl_tile *tile, int32_t fir
 /* SwiGLU of this warpgroup's rows, pairs of bf16 as fl_tile_row_bf16 has them, and the largest of each row in this
  * block: in the four lanes of the row. */
 template <class SHAPE>
-FL_DEVICE void gate_tile(const float (&sum)[SHAPE::WAVES][64], uint32_t (&words)[SHAPE::WAVES][2][8],
+FL_DEVICE void gate_tile(const float (&sum)[SHAPE::WAVES][SHAPE::SUMS], uint32_t (&words)[SHAPE::WAVES][2][8],
                          float (&largest)[SHAPE::WAVES][2]) {
 #pragma unroll
     for (int r = 0; r < SHAPE::WAVES * 2; r++) {
@@ -259,7 +359,7 @@ FL_DEVICE void store_row_codes(uint8_t *to, bool inside, const uint32_t (&words)
  * warp tells the next tile's largest before the other has read this one's, but not the one's after that: two places. */
 template <class SHAPE>
 FL_DEVICE void store_codes(const plan *plan, shared_state *s, const fl_tile *tile, int32_t first_row,
-                           uint32_t turn, const float (&sum)[SHAPE::WAVES][64]) {
+                           uint32_t turn, const float (&sum)[SHAPE::WAVES][SHAPE::SUMS]) {
     fl_tile at = *tile;
     uint32_t words[SHAPE::WAVES][2][8], rank = fl_cluster_rank(), q = threadIdx.x % 4;
     float largest[SHAPE::WAVES][2];
@@ -302,16 +402,20 @@ FL_DEVICE void multiply_tiles(const plan *plan, shared_state *s, const uint8_t *
         fl_barrier_wait(&s->full[place.stage], place.parity); /* the tile is known with its first stage */
         bool idle = at->row + first_row >= at->row_end || at->feature >= plan->y.width;
         int32_t skew = (at->row + plan->scale_skew) & 3;
-        float sum[SHAPE::WAVES][64];
+        float sum[SHAPE::WAVES][SHAPE::SUMS];
 #pragma unroll
-        for (int i = 0; i < SHAPE::WAVES * 64; i++) sum[i / 64][i % 64] = 0;
-        for (int32_t b = 0; b < plan->blocks; b++, place.advance()) {
-            fl_barrier_wait(&s->full[place.stage], place.parity);
-            if (idle) fl_barrier_release_together<SHAPE::BLOCKS>(&s->empty[place.stage]);
-            else
-                add_block<SHAPE>(sum, first_row, skew, ring + place.stage * SHAPE::STAGE_BYTES,
-                                 &s->scales[place.stage], &s->empty[place.stage]);
-        }
+        for (int i = 0; i < SHAPE::WAVES * SHAPE::SUMS; i++) sum[i / SHAPE::SUMS][i % SHAPE::SUMS] = 0;
+        if (SHAPE::DEEP && !idle)
+            add_blocks_deep<SHAPE>(sum[0], {first_row, skew + own_row(first_row)}, plan->blocks, s, ring,
+                                   &place);
+        else
+            for (int32_t b = 0; b < plan->blocks; b++, place.advance()) {
+                fl_barrier_wait(&s->full[place.stage], place.parity);
+                if (SHAPE::DEEP || idle) fl_barrier_release_together<SHAPE::BLOCKS>(&s->empty[place.stage]);
+                else
+                    add_block<SHAPE>(sum, first_row, skew, ring + place.stage * SHAPE::STAGE_BYTES,
+                                     &s->scales[place.stage], &s->empty[place.stage]);
+            }
         if (idle) continue;
         if constexpr (OUT == FL_MATMUL_SWIGLU_CODES) store_codes<SHAPE>(plan, s, at, first_row, turn++, sum);
         else store_tile<SHAPE, OUT>(&plan->y, at, first_row, sum);
@@ -339,6 +443,8 @@ static __global__ void __launch_bounds__(SHAPE::THREADS, 1)
         fl_tma_prefetch(&map_x);
         fl_tma_prefetch(&map_w);
     }
+    fl_grid_wait();
+    fl_grid_begin_next();
     fl_tile_count(&plan.walk, &s->counts);
     if constexpr (SHAPE::BLOCKS > 1) fl_cluster_sync();
     if (threadIdx.x < 128) {
@@ -372,7 +478,7 @@ static fl_err make_maps(const fl_fp8_product *p, int32_t x_rows, CUtensorMap *ma
                       .rank = 4,
                       .size = {p->k, width, halves, p->n_groups},
                       .stride = {1, p->k, (int64_t)width * p->k, p->w_group_stride},
-                      .box = {STAGE_K, TILE_FEATURES / halves, halves, 1},
+                      .box = {STAGE_K, SHAPE::FEATURES / halves, halves, 1},
                       .swizzle = true};
     FL_TRY(fl_tma_map(&x, map_x));
     return fl_tma_map(&w, map_w);
@@ -387,7 +493,7 @@ template <class SHAPE> static plan make_plan(const fl_cuda *cuda, const fl_fp8_p
     constexpr int32_t TILE_ROWS = SHAPE::TILE_ROWS;
     bool swiglu = fl_matmul_is_swiglu(p->out);
     int32_t width = fl_matmul_width(p->out, p->n),
-            features = SHAPE::BLOCKS * (swiglu ? HALF_FEATURES : TILE_FEATURES);
+            features = SHAPE::BLOCKS * (swiglu ? STRIP_FEATURES : SHAPE::FEATURES);
     int32_t skew = (int32_t)((uintptr_t)p->x.scale % 16 / sizeof(float));
     plan plan = {.y_codes = p->y_codes,
                  .x_scale = p->x.scale - skew,
@@ -400,7 +506,7 @@ template <class SHAPE> static plan make_plan(const fl_cuda *cuda, const fl_fp8_p
                  .blocks = p->k / FL_SCALE_BLOCK,
                  .x_rows = SHAPE::BLOCKS == 1 && p->rows < TILE_ROWS ? p->rows : TILE_ROWS,
                  .scale_rows = (int32_t)fl_tasks_of(p->n, FL_SCALE_BLOCK),
-                 .to_second = swiglu ? width : HALF_FEATURES};
+                 .to_second = swiglu ? width : STRIP_FEATURES};
     plan.walk = (fl_tile_walk){.group_rows = p->group_rows,
                                .fault = cuda->fault,
                                .n_groups = p->n_groups,
@@ -426,43 +532,81 @@ static fl_err launch_kernel(fl_cuda *cuda, const fl_fp8_product *p) {
     FL_TRY(make_maps<SHAPE>(p, made.x_rows, &map_x, &map_w));
     auto kernel = product_fp8_kernel<SHAPE, OUT>;
     FL_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-    int64_t tiles = count_row_tiles(p, SHAPE::TILE_ROWS) * made.walk.tiles_n;
+    int64_t tiles = count_row_tiles(p, made.walk.tile_rows) * made.walk.tiles_n;
     int64_t clusters = cuda->n_multiprocessors / SHAPE::BLOCKS;
     if (tiles > FL_TILES_MAX)
         return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: %d rows of %d outputs are too many for one call", p->rows,
                        p->n);
-    cudaLaunchAttribute cluster = {.id = cudaLaunchAttributeClusterDimension,
-                                   .val = {.clusterDim = {SHAPE::BLOCKS, 1, 1}}};
+    fl_early_launch early = fl_early_clusters(SHAPE::BLOCKS);
     cudaLaunchConfig_t config = {.gridDim =
                                      dim3((unsigned)((tiles < clusters ? tiles : clusters) * SHAPE::BLOCKS)),
                                  .blockDim = dim3(SHAPE::THREADS),
                                  .dynamicSmemBytes = (size_t)shared_bytes,
                                  .stream = cuda->stream,
-                                 .attrs = &cluster,
-                                 .numAttrs = 1};
+                                 .attrs = early.list,
+                                 .numAttrs = FL_EARLY_ATTRIBUTES};
     FL_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, map_x, map_w, made));
     return FL_CUDA_LAUNCHED("matmul of fp8 on tensor cores");
 }
 
-template <class SHAPE> static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
+template <class SHAPE> static fl_err launch_plain(fl_cuda *cuda, const fl_fp8_product *p) {
     switch (p->out) {
     case FL_MATMUL_F32: return launch_kernel<SHAPE, FL_MATMUL_F32>(cuda, p);
     case FL_MATMUL_ACT: return launch_kernel<SHAPE, FL_MATMUL_ACT>(cuda, p);
     case FL_MATMUL_ROPE: return launch_kernel<SHAPE, FL_MATMUL_ROPE>(cuda, p);
-    case FL_MATMUL_SWIGLU: return launch_kernel<SHAPE, FL_MATMUL_SWIGLU>(cuda, p);
-    case FL_MATMUL_SWIGLU_CODES:
-        if constexpr (SHAPE::BLOCKS == 2) return launch_kernel<SHAPE, FL_MATMUL_SWIGLU_CODES>(cuda, p);
-        break;
+    default: return FL_FAIL(FL_ERR_INTERNAL, "matmul of fp8: output %d has no kernel", (int)p->out);
     }
-    return FL_FAIL(FL_ERR_INTERNAL, "matmul of fp8: output %d has no kernel", (int)p->out);
+}
+
+/* Codes of SwiGLU are pairs of blocks' work. */
+template <class SHAPE> static fl_err launch_swiglu(fl_cuda *cuda, const fl_fp8_product *p) {
+    if constexpr (SHAPE::BLOCKS == 2)
+        if (p->out == FL_MATMUL_SWIGLU_CODES) return launch_kernel<SHAPE, FL_MATMUL_SWIGLU_CODES>(cuda, p);
+    return launch_kernel<SHAPE, FL_MATMUL_SWIGLU>(cuda, p);
+}
+
+static fl_err choose_swiglu(fl_cuda *cuda, const fl_fp8_product *p) {
+    int64_t rows = p->rows / p->n_groups; /* of a group, on average */
+    if (rows < ROWS_OF_CLUSTER && p->out == FL_MATMUL_SWIGLU) return launch_swiglu<square>(cuda, p);
+    if (rows < ROWS_OF_MIDDLE) return launch_swiglu<square_pair>(cuda, p);
+    if (rows < ROWS_OF_LARGE || p->k < K_OF_LARGE) return launch_swiglu<tall_pair>(cuda, p);
+    return launch_swiglu<large_pair>(cuda, p);
+}
+
+/* Microseconds of an H200 at work on a tile: for each block of k, and for its beginning and its results, which take
+ * twice as long in f32. The time of the last blocks at work decides. */
+typedef struct tile_cost {
+    int32_t rows, features, blocks;
+    double step_us, ends_us;
+} tile_cost;
+
+enum { NARROW, SQUARE, WIDE, TALL, LARGE, N_PLAIN };
+static const tile_cost plain_costs[N_PLAIN] = {
+    {128, 64, 1, 0.29, 0.4},  {128, 128, 1, 0.50, 0.95}, {128, 192, 1, 0.85, 1.0},
+    {192, 128, 1, 0.69, 1.6}, {256, 256, 2, 0.93, 3.5},
+};
+
+static double time_of(const fl_cuda *cuda, const fl_fp8_product *p, const tile_cost *c) {
+    double tiles =
+        fl_product_row_tiles(p->rows, p->n_groups, c->rows) * (double)fl_tasks_of(p->n, c->features);
+    double turns = ceil(tiles / (cuda->n_multiprocessors / c->blocks));
+    return turns * (p->k / FL_SCALE_BLOCK * c->step_us + c->ends_us * (p->out == FL_MATMUL_F32 ? 2 : 1));
+}
+
+static fl_err choose_plain(fl_cuda *cuda, const fl_fp8_product *p) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < N_PLAIN; i++)
+        if (time_of(cuda, p, &plain_costs[i]) < time_of(cuda, p, &plain_costs[best])) best = i;
+    switch (best) {
+    case NARROW: return launch_plain<narrow>(cuda, p);
+    case SQUARE: return launch_plain<square>(cuda, p);
+    case WIDE: return launch_plain<wide>(cuda, p);
+    case TALL: return p->n_groups > 1 ? launch_plain<tall_pair>(cuda, p) : launch_plain<tall>(cuda, p);
+    default: return launch_plain<large_pair>(cuda, p);
+    }
 }
 
 /* Sums do not depend on the choice. */
 fl_err fl_fp8_product_wgmma(fl_cuda *cuda, const fl_fp8_product *p) {
-    int64_t rows = p->rows / p->n_groups; /* of a group, on average */
-    if (rows < ROWS_OF_CLUSTER && p->out != FL_MATMUL_SWIGLU_CODES)
-        return launch<tile_shape<2, 1, 1>>(cuda, p);
-    if (rows < ROWS_OF_MIDDLE) return launch<tile_shape<2, 1, 2>>(cuda, p);
-    if (rows < ROWS_OF_LARGE || p->k < K_OF_LARGE) return launch<tile_shape<3, 1, 2>>(cuda, p);
-    return launch<tile_shape<2, 2, 2>>(cuda, p);
+    return fl_matmul_is_swiglu(p->out) ? choose_swiglu(cuda, p) : choose_plain(cuda, p);
 }

@@ -153,15 +153,16 @@ FL_DEVICE void fl_tile_row_bf16(const fl_tile_out *o, int64_t row, bool inside, 
     }
 }
 
-/* Row i (0, 1) of this thread's two in the accumulators d of a 64 x 128 product, stored as row `row`. */
-template <fl_matmul_out OUT>
-FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32_t first,
-                           const float (&d)[64], int i) {
+/* Row i (0, 1) of this thread's two in the accumulators d of a product of 64 rows x 2 N features, stored as row `row`.
+ */
+template <fl_matmul_out OUT, int N>
+FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32_t first, const float (&d)[N],
+                           int i) {
     if constexpr (OUT == FL_MATMUL_F32) {
         float *y = (float *)o->y + row * o->y_stride;
         int32_t feature = first + threadIdx.x % 4 * 2;
 #pragma unroll
-        for (int j = 0; j < 16; j++, feature += 8) {
+        for (int j = 0; j < N / 4; j++, feature += 8) {
             float a = d[4 * j + 2 * i], b = d[4 * j + 2 * i + 1];
             if (!inside || feature >= o->width) continue;
             if (o->together >= 2 && feature + 1 < o->width) {
@@ -172,23 +173,23 @@ FL_DEVICE void fl_tile_row(const fl_tile_out *o, int64_t row, bool inside, int32
             }
         }
     } else if constexpr (OUT == FL_MATMUL_ACT) {
-        uint32_t words[16];
+        uint32_t words[N / 4];
 #pragma unroll
-        for (int j = 0; j < 16; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+        for (int j = 0; j < N / 4; j++) words[j] = fl_pack_bf16(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
         fl_tile_row_bf16(o, row, inside, first, words);
     } else if constexpr (OUT == FL_MATMUL_ROPE) {
-        float2 pairs[16];
-        uint32_t words[16];
+        float2 pairs[N / 4];
+        uint32_t words[N / 4];
 #pragma unroll
-        for (int j = 0; j < 16; j++) pairs[j] = make_float2(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+        for (int j = 0; j < N / 4; j++) pairs[j] = make_float2(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
         fl_rope_row(&o->rope, inside ? row : 0, first + (int32_t)(threadIdx.x % 4) * 2, pairs, words);
         fl_tile_row_bf16(o, row, inside, first, words);
     } else { /* gates in the first half, ups in the second */
         static_assert(OUT == FL_MATMUL_SWIGLU);
-        uint32_t words[8];
+        uint32_t words[N / 8];
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float *gate = &d[4 * j + 2 * i], *up = &d[4 * (j + 8) + 2 * i];
+        for (int j = 0; j < N / 8; j++) {
+            const float *gate = &d[4 * j + 2 * i], *up = &d[4 * (j + N / 8) + 2 * i];
             words[j] = fl_pack_bf16(fl_swiglu(gate[0], up[0]), fl_swiglu(gate[1], up[1]));
         }
         fl_tile_row_bf16(o, row, inside, first, words);

@@ -42,11 +42,19 @@ static const shape shapes[] = {
     {OC_CHECK, 20, 512, 1408, 40, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
     {OC_CHECK, 64, 256, 1152, 3, FL_MATMUL_SWIGLU, OC_SPIKE, 0},
     {OC_SLOW, 700, 1280, 256, 6, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
-    {OC_SLOW, 1030, 256, 4096, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
-    {OC_SLOW, 1030, 200, 256, 0, FL_MATMUL_F32, OC_NORMAL, 0}, /* tiles of 192 rows, clusters on cuda */
+    {OC_SLOW, 1030, 256, 4096, 0, FL_MATMUL_SWIGLU, OC_NORMAL, 0}, /* tiles of 256 rows on cuda */
+    {OC_SLOW, 1030, 200, 256, 0, FL_MATMUL_F32, OC_NORMAL, 0},
     {OC_SLOW, 1100, 384, 128, 0, FL_MATMUL_ACT, OC_NORMAL, 7},
     {OC_SLOW, 2100, 256, 640, 2, FL_MATMUL_SWIGLU, OC_NORMAL, 0},
-    {OC_SLOW, 1030, 136, 4096, 0, FL_MATMUL_ACT, OC_NORMAL, 0}, /* tiles of 256 rows */
+};
+
+/* Rows and features for which a device with 132 multiprocessors chooses these tiles. */
+static const shape tiled[] = {
+    {OC_SLOW, 516, 2304, 640, 0, FL_MATMUL_ACT, OC_SPIKE, 8},    /* 128 x 128 */
+    {OC_SLOW, 1000, 3000, 1024, 0, FL_MATMUL_ACT, OC_NORMAL, 8}, /* 128 x 192, the last one in part */
+    {OC_SLOW, 2100, 3072, 256, 0, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 192 x 128 */
+    {OC_SLOW, 2100, 1024, 512, 2, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 192 x 128, clusters */
+    {OC_SLOW, 2000, 2048, 3200, 0, FL_MATMUL_ACT, OC_NORMAL, 8}, /* 256 x 128, clusters, but for f32 */
 };
 
 typedef struct fixture {
@@ -245,6 +253,50 @@ static void check_shape(oc_run *run, const shape *s) {
     if (s->out == FL_MATMUL_F32) fl_matmul_check_rope(run, &args, s->gap);
 }
 
+/* All rows at once, and 64 at a time. */
+static void check_pieces(oc_run *run, fixture *f, fl_matmul_out out) {
+    fl_dtype dtype = out == FL_MATMUL_F32 ? FL_DTYPE_F32 : run->be->act_dtype;
+    int32_t rows = f->s->rows, width = fl_matmul_width(out, f->s->n);
+    oc_mat whole = oc_output(run, dtype, rows, width, width),
+           pieces = oc_output(run, dtype, rows, width, width);
+    fl_matmul_args args = make_args(run, f, &f->x.be, &whole);
+    args.out = out;
+    OC_OK(run, run->be->op->matmul(run->be, &args));
+    args.n_groups = 1;
+    args.group_rows = NULL;
+    for (int32_t r = 0; r < rows; r += args.rows) {
+        int32_t g = group_of(f, r), end = f->group_rows ? f->group_rows[g + 1] : rows;
+        args.rows = end - r < 64 ? end - r : 64;
+        args.w = &f->w[g];
+        args.x = oc_at(&f->x.be, r, 0);
+        args.y = oc_at(&pieces, r, 0);
+        OC_OK(run, run->be->op->matmul(run->be, &args));
+    }
+    oc_guards(run, &whole);
+    oc_same(run, &whole, &pieces);
+}
+
+/* A device chooses tiles by rows and features: a row's bits are those of few rows, whose sums are checked above. */
+static void check_tiles(oc_run *run, const shape *s) {
+    if (!run->be->device || !run->be->deterministic || !run->be->w8a8) return;
+    if (!oc_case(run, s->kind, "matmul w8a8 tiles rows=%d n=%d k=%d groups=%d", s->rows, s->n, s->k,
+                 s->groups))
+        return;
+    fixture f = {
+        .s = s, .width = s->n, .blocks = s->k / FL_SCALE_BLOCK, .n_groups = s->groups ? s->groups : 1};
+    f.x = oc_act(run, s->rows, s->k, s->k + s->gap, s->fill);
+    make_weights(run, &f);
+    make_groups(run, &f);
+    check_pieces(run, &f, FL_MATMUL_F32);
+    check_pieces(run, &f, FL_MATMUL_ACT);
+    if (s->n % FL_SCALE_BLOCK == 0) check_pieces(run, &f, FL_MATMUL_SWIGLU);
+    if (s->groups) return;
+    oc_mat y = oc_output(run, FL_DTYPE_F32, s->rows, s->n, s->n);
+    fl_matmul_args args = make_args(run, &f, &f.x.be, &y);
+    args.out = FL_MATMUL_F32;
+    fl_matmul_check_rope(run, &args, 0);
+}
+
 static void check_limits(oc_run *run) {
     if (!run->is_reference || !oc_case(run, OC_CHECK, "matmul w8a8 limits")) return;
     float scale[4] = {0};
@@ -290,5 +342,6 @@ static void check_limits(oc_run *run) {
 
 void fl_matmul_w8a8_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    for (size_t i = 0; i < sizeof tiled / sizeof *tiled; i++) check_tiles(run, &tiled[i]);
     check_limits(run);
 }

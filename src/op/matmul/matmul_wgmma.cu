@@ -1,13 +1,15 @@
 /* matmul on Hopper's tensor cores: bf16 operands, f32 sums. Grid: one block a multiprocessor, each walking through
- * tiles of 128 rows x FEATURES features; BLOCKS of them form a cluster, whose tiles lie below each other, so that each
- * fetches a share of the weights for all. Block: one warpgroup that only issues bulk tensor copies, two that multiply
- * 64 rows each. Shared: a ring of stages of 64 elements of k, 192 KiB in all, so that copies run ahead of the products
- * across tiles. Bound by the tensor cores where rows are many (256 features, clusters of 2: 128 flops a byte from L2),
- * by reading the weights where they are few (64 features: most blocks at work).
+ * tiles of 128 rows x FEATURES features, as many as the device is done first with; BLOCKS of them form a cluster, whose
+ * tiles lie below each other, so that each fetches a share of the weights for all. Block: one warpgroup that only
+ * issues bulk tensor copies, two that multiply 64 rows each. Shared: a ring of stages of 64 elements of k, up to 200
+ * KiB in all, so that copies run ahead of the products across tiles. Bound by the tensor cores where rows are many
+ * (256 features, clusters of 2: 128 flops a byte from L2), by reading the weights where they are few (64 features:
+ * most blocks at work). It is launched before the kernel in front of it ends, and waits for that once its barriers
+ * are set up.
  *
  * Sums go through k in steps of 16 from 0 up in one accumulator, whatever FEATURES and the place in the tile, so a
- * row's bits depend on nothing else. Rows and features outside are copied as zeros or as a neighbour's, multiplied and
- * not stored.
+ * row's bits depend on nothing else: opcheck compares the bits of large products with those of the same rows 64 at a
+ * time. Rows and features outside are copied as zeros or as a neighbour's, multiplied and not stored.
  *
  * SwiGLU: half of a tile's features are gates, the others the same features' ups, n / 2 further on. Both then lie in
  * the accumulators of one thread. */
@@ -21,7 +23,7 @@ enum {
     GROUP_ROWS = 64, /* of a warpgroup */
     STAGE_K = 64,    /* 128 bytes, a row of the swizzle */
     STEP_K = 16,
-    RING_BYTES = 192 << 10,
+    RING_BYTES = 200 << 10,
     ROWS_BYTES = TILE_ROWS * STAGE_K * 2, /* x of a stage */
     BAND_ROWS = 2048,                     /* that one tile of weights is used for before the next */
     SWIZZLE_ALIGN = 1024,
@@ -358,6 +360,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         fl_tma_prefetch(&map_x);
         fl_tma_prefetch(&map_w);
     }
+    fl_grid_wait();
+    fl_grid_begin_next();
     if (plan.p.group_rows) count_tiles(&plan.p, s, TILE_ROWS * BLOCKS);
     if constexpr (BLOCKS == 1) __syncthreads();
     else fl_cluster_sync();
@@ -420,15 +424,18 @@ static int64_t row_tiles(const fl_product *p, int32_t tile_rows) {
     return p->rows / tile_rows + (p->rows < p->n_groups ? p->rows : p->n_groups);
 }
 
-/* Most tiles of one block or cluster, times how long it is at work on one. Narrow tiles take longer than their share,
- * because they read the rows more often; clusters less, because they read the weights once for two. */
+/* Turns of the last block or cluster at work, times how long one takes it: a tile's features, and a little more the
+ * narrower it is, because it reads the rows more often. Clusters read the weights once for two. */
 static double time_of(const fl_cuda *cuda, const fl_product *p, int32_t features, int32_t blocks) {
-    int64_t tiles = row_tiles(p, TILE_ROWS * blocks) * fl_tasks_of(p->n, features);
-    double tile_time = blocks == 2       ? 256 * 0.9
+    double rows = p->group_rows ? fl_product_row_tiles(p->rows, p->n_groups, TILE_ROWS * blocks)
+                                : (double)row_tiles(p, TILE_ROWS * blocks);
+    double turns = ceil(rows * (double)fl_tasks_of(p->n, features) / (cuda->n_multiprocessors / blocks));
+    double tile_time = blocks == 2       ? 256 * 0.985
                        : features == 256 ? 256
-                       : features == 128 ? 128 * 1.3
-                                         : 64 * 1.8;
-    return (double)fl_tasks_of(tiles, cuda->n_multiprocessors / blocks) * tile_time;
+                       : features == 192 ? 192 * 1.02
+                       : features == 128 ? 128 * 1.12
+                                         : 64 * 1.45;
+    return turns * tile_time;
 }
 
 template <int FEATURES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl_product *p) {
@@ -445,17 +452,14 @@ template <int FEATURES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl
         return FL_FAIL(FL_ERR_UNSUPPORTED, "matmul: %d rows of %d outputs are too many for one call", p->rows,
                        p->n);
     if (clusters > cuda->n_multiprocessors / BLOCKS) clusters = cuda->n_multiprocessors / BLOCKS;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = BLOCKS;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    fl_early_launch early = fl_early_clusters(BLOCKS);
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)clusters * BLOCKS);
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = cuda->stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.attrs = early.list;
+    config.numAttrs = FL_EARLY_ATTRIBUTES;
     FL_CUDA_TRY(cudaFuncSetAttribute(product_wgmma_kernel<FEATURES, BLOCKS>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     return fl_cuda_check(
@@ -465,9 +469,16 @@ template <int FEATURES, int BLOCKS> static fl_err launch(fl_cuda *cuda, const fl
 
 /* The shape of tiles that fills the device best. Sums do not depend on it. */
 fl_err fl_product_wgmma(fl_cuda *cuda, const fl_product *p) {
-    double pair = time_of(cuda, p, 256, 2), wide = time_of(cuda, p, 256, 1),
-           middle = time_of(cuda, p, 128, 1), narrow = time_of(cuda, p, 64, 1);
-    if (pair <= wide && pair <= middle && pair <= narrow) return launch<256, 2>(cuda, p);
-    if (wide <= middle && wide <= narrow) return launch<256, 1>(cuda, p);
-    return middle <= narrow ? launch<128, 1>(cuda, p) : launch<64, 1>(cuda, p);
+    const double times[] = {time_of(cuda, p, 256, 2), time_of(cuda, p, 256, 1), time_of(cuda, p, 192, 1),
+                            time_of(cuda, p, 128, 1), time_of(cuda, p, 64, 1)};
+    int32_t best = 0;
+    for (int32_t i = 1; i < (int32_t)(sizeof times / sizeof *times); i++)
+        if (times[i] < times[best]) best = i;
+    switch (best) {
+    case 0: return launch<256, 2>(cuda, p);
+    case 1: return launch<256, 1>(cuda, p);
+    case 2: return launch<192, 1>(cuda, p);
+    case 3: return launch<128, 1>(cuda, p);
+    default: return launch<64, 1>(cuda, p);
+    }
 }
