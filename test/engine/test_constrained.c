@@ -88,6 +88,7 @@ static int open_engine(void **state) {
     fl_settings settings;
     fl_engine *e = NULL;
     fl_settings_default(&settings);
+    settings.deterministic = true; /* of a GPU; CPUs always are */
     settings.model_path = "build/models/spark-66m";
     settings.ctx_tokens = 1024;
     settings.kv_tokens = 8192;

@@ -159,10 +159,10 @@ typedef struct task {
     int32_t seq;          /* of the launch's timelines */
     int32_t first_lane;   /* among the timeline's */
     int32_t n_lanes;
-    int32_t slot;        /* of its results among the line's */
-    int32_t first;       /* its first key */
+    int32_t slot;  /* of its results among the line's */
+    int32_t first; /* its first key */
     int32_t n_pages;
-    int32_t last_pos;    /* of the lanes' rows */
+    int32_t last_pos; /* of the lanes' rows */
 } task;
 
 /* Small things that lanes share. */

@@ -12,8 +12,43 @@
 
 enum {
     STEP_K = 32,
-    LANE_K = 8 /* inputs of a lane in a step */
+    LANE_K = 8,      /* inputs of a lane in a step */
+    GROUPS_READ = 8, /* times 32 groups whose rows are read at once */
+    ROWS_MAX = 64    /* of all groups */
 };
+
+/* Rows of a group. */
+typedef struct group_rows {
+    int32_t group, row, end;
+} group_rows;
+
+/* The group with rows that has `index` such groups before it, by a whole warp; false: there are no more. */
+template <class PRODUCT> FL_DEVICE bool find_group(const PRODUCT &p, int32_t index, group_rows *out) {
+    int32_t lane = threadIdx.x % 32;
+    for (int32_t base = 0; base < p.n_groups; base += 32 * GROUPS_READ) {
+        int32_t row[GROUPS_READ], end[GROUPS_READ];
+#pragma unroll
+        for (int i = 0; i < GROUPS_READ; i++) {
+            int32_t g = base + 32 * i + lane;
+            row[i] = g < p.n_groups ? fl_product_group_row(&p, g) : 0;
+            end[i] = g < p.n_groups ? fl_product_group_row(&p, g + 1) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < GROUPS_READ; i++) {
+            uint32_t full = __ballot_sync(~0u, end[i] > row[i]);
+            int32_t count = __popc(full);
+            if (index < count) {
+                int32_t which = (int32_t)__fns(full, 0, index + 1);
+                out->group = base + 32 * i + which;
+                out->row = __shfl_sync(~0u, row[i], which);
+                out->end = __shfl_sync(~0u, end[i], which);
+                return true;
+            }
+            index -= count;
+        }
+    }
+    return false;
+}
 
 /* This lane's weights: rows g and g + 8 of each tile, g = lane / 4, from its first input on. Features behind the last
  * one read as the last. */
@@ -87,7 +122,7 @@ static __global__ void __launch_bounds__(WARPS * 32, 2) product_few_kernel(const
     group_rows rows = {0, 0, p.rows};
     if (p.group_rows) {
         if (blockIdx.x == 0 && blockIdx.y == 0)
-            for (int32_t g = threadIdx.x; g <= p.n_groups; g += WARPS * 32) check_group(p, g);
+            for (int32_t g = threadIdx.x; g <= p.n_groups; g += WARPS * 32) fl_product_check_group(&p, g);
         if (!find_group(p, (int32_t)blockIdx.y, &rows)) return;
     }
     const lane_weights<TILES> w = find_weights<TILES>(p, rows.group, feature);

@@ -123,7 +123,6 @@ static fl_err multiply(fl_cuda *cuda, const fl_matmul_args *a, const fl_codes *x
                             .y_codes = a->y_codes,
                             .rope = a->rope,
                             .group_rows = a->group_rows ? a->group_rows + begin : NULL,
-                            .fault = cuda->fault,
                             .rows = a->rows,
                             .n = a->w[0].n,
                             .k = a->w[0].k,

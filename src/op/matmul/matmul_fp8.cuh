@@ -1,7 +1,7 @@
 /* matmul with block scales on CUDA: codes, given or made by a kernel of their own, are multiplied by another.
  *   matmul_fp8.cu        quantising, and the launches
  *   matmul_fp8_wgmma.cu  tensor cores, for groups and for dense products
- *   matmul_fp8_few.cu    up to eight rows of a group, where bits may depend on the batch
+ *   matmul_fp8_few.cu    up to eight rows without groups, where bits may depend on the batch
  * cuBLASLt's products with block scales were faster by 3% at most at the shapes that were measured, 64 to 65,536 rows,
  * and slower at others. */
 #ifndef FL_OP_MATMUL_MATMUL_FP8_CUH
@@ -21,7 +21,6 @@ typedef struct fl_fp8_product {
     fl_codes y_codes;          /* FL_MATMUL_SWIGLU_CODES */
     fl_matmul_rope rope;       /* FL_MATMUL_ROPE */
     const int32_t *group_rows; /* device, [n_groups + 1]; NULL = one group with all rows */
-    int32_t *fault; /* device: told of wrong group_rows, which are read inside 0 .. rows whatever they say */
     int32_t n_groups, rows, n, k;
     fl_matmul_out out;
     bool all_groups; /* group_rows begins at 0 and ends at rows */

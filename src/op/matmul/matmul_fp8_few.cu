@@ -1,7 +1,7 @@
-/* Products of e4m3 codes with block scales for few rows: as matmul_few.cu, with blocks of 128 inputs, one of the
- * scales, in place of its steps. Codes become f16, which holds them exactly; a block's products are summed in f32 and
- * added times both scales. SwiGLU as codes: eight blocks, a cluster, have the 128 features of a group, and tell each
- * other the largest of every row. */
+/* Products of e4m3 codes with block scales for up to eight rows without groups: as matmul_few.cu, with blocks of 128
+ * inputs, one of the scales, in place of its steps. Codes become f16, which holds them exactly; a block's products are
+ * summed in f32 and added times both scales. SwiGLU as codes: eight blocks, a cluster, have the 128 features of one
+ * scale, and tell each other the largest of every row. Experts' rows go by the tiles of matmul_fp8_wgmma.cu. */
 #include "op/cuda/codes.cuh"
 #include "op/matmul/matmul_few.cuh"
 #include "op/matmul/matmul_fp8.cuh"
@@ -58,24 +58,22 @@ template <int TILES> struct lane_places {
 };
 
 template <int TILES>
-FL_DEVICE lane_places<TILES> find_places(const fl_fp8_product &p, const group_rows &rows, int32_t feature,
-                                         int64_t w_scale_stride) {
+FL_DEVICE lane_places<TILES> find_places(const fl_fp8_product &p, int32_t feature, int64_t w_scale_stride) {
     int32_t lane = threadIdx.x % 32, width = p.n / TILES;
-    int32_t row = rows.row + lane / 4, offset = lane % 4 * LANE_K;
-    const uint8_t *w = p.w + rows.group * p.w_group_stride + offset;
+    int32_t row = lane / 4, offset = lane % 4 * LANE_K;
     lane_places<TILES> at;
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         int32_t first = tile * width + min(feature, width - 1);
-        at.w_scale[tile] =
-            p.w_scale + rows.group * p.w_scale_group_stride + first / FL_SCALE_BLOCK * w_scale_stride;
+        at.w_scale[tile] = p.w_scale + first / FL_SCALE_BLOCK * w_scale_stride;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            at.w[tile][i] = w + (int64_t)(tile * width + min(feature + lane / 4 + 8 * i, width - 1)) * p.k;
+            at.w[tile][i] =
+                p.w + (int64_t)(tile * width + min(feature + lane / 4 + 8 * i, width - 1)) * p.k + offset;
     }
-    at.x = row < rows.end ? p.x.codes + (int64_t)row * p.k + offset : NULL;
+    at.x = row < p.rows ? p.x.codes + (int64_t)row * p.k + offset : NULL;
 #pragma unroll
-    for (int c = 0; c < 2; c++) at.x_scale[c] = p.x.scale + min(rows.row + lane % 4 * 2 + c, rows.end - 1);
+    for (int c = 0; c < 2; c++) at.x_scale[c] = p.x.scale + min(lane % 4 * 2 + c, p.rows - 1);
     return at;
 }
 
@@ -116,41 +114,38 @@ FL_DEVICE void multiply(const fl_fp8_product &p, const lane_places<TILES> &at, f
 }
 
 /* A feature of a row each thread, those of a row side by side in 16 lanes; the cluster has the group's features. By
- * all threads; the cluster has arrived at its barrier once since `largest` was read last. row -1: outside. */
-FL_DEVICE void store_codes(const fl_fp8_product &p, float (&largest)[CLUSTER][TILE_ROWS], int32_t in_tile,
-                           int64_t row, int32_t feature, float value) {
+ * all threads, also of rows that are not there; the cluster has arrived at its barrier once before. */
+FL_DEVICE void store_codes(const fl_fp8_product &p, float (&largest)[CLUSTER][TILE_ROWS], int32_t row,
+                           int32_t feature, float value) {
     uint32_t word = fl_pack_bf16(value, 0), rank = fl_cluster_rank();
     float most = fmaxf(FL_CODES_LEAST, fabsf(fl_low_of_bf16x2(word)));
 #pragma unroll
     for (int step = 1; step < TILE_FEATURES; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
     int32_t lane = (int32_t)threadIdx.x % TILE_FEATURES;
     fl_cluster_wait();
-    if (in_tile < TILE_ROWS && lane < CLUSTER) *fl_cluster_at(&largest[rank][in_tile], lane) = most;
+    if (row < TILE_ROWS && lane < CLUSTER) *fl_cluster_at(&largest[rank][row], lane) = most;
     fl_cluster_sync();
-    if (row < 0) in_tile = 0; /* read, not used */
 #pragma unroll
-    for (int i = 0; i < CLUSTER; i++) most = fmaxf(most, largest[i][in_tile]);
+    for (int i = 0; i < CLUSTER; i++) most = fmaxf(most, largest[i][row % TILE_ROWS]);
     uint32_t code = fl_codes_of_bf16x4(word, 0, fl_codes_inverse(most)) & 0xff;
     code |= __shfl_down_sync(~0u, code, 1) << 8;
     code |= __shfl_down_sync(~0u, code, 2) << 16;
-    if (row < 0) return;
-    if (lane % 4 == 0) *(uint32_t *)(p.y_codes.codes + row * (p.n / 2) + feature) = code;
+    if (row >= p.rows) return;
+    if (lane % 4 == 0) *(uint32_t *)(p.y_codes.codes + (int64_t)row * (p.n / 2) + feature) = code;
     if (lane == 0 && rank == 0)
         p.y_codes.scale[feature / FL_SCALE_BLOCK * p.y_codes.scale_stride + row] = fl_codes_scale(most);
 }
 
 template <fl_matmul_out OUT, int TILES>
 FL_DEVICE void store(const fl_fp8_product &p, const shares<TILES> &s, float (&largest)[CLUSTER][TILE_ROWS],
-                     const group_rows &rows, int32_t feature) {
-    int32_t lane = (int32_t)threadIdx.x % TILE_FEATURES, in_tile = (int32_t)threadIdx.x / TILE_FEATURES;
-    float value = sum_shares<TILES>(s, 0, in_tile % TILE_ROWS, lane);
-    if (TILES == 2) value = fl_swiglu(value, sum_shares<TILES>(s, TILES - 1, in_tile % TILE_ROWS, lane));
+                     int32_t feature) {
+    int32_t lane = (int32_t)threadIdx.x % TILE_FEATURES, row = (int32_t)threadIdx.x / TILE_FEATURES;
+    float value = sum_shares<TILES>(s, 0, row % TILE_ROWS, lane);
+    if (TILES == 2) value = fl_swiglu(value, sum_shares<TILES>(s, TILES - 1, row % TILE_ROWS, lane));
     feature += lane;
-    int64_t row = rows.row + in_tile;
-    bool inside = in_tile < TILE_ROWS && row < rows.end && feature < p.n / TILES;
     if constexpr (OUT == FL_MATMUL_SWIGLU_CODES) {
-        store_codes(p, largest, in_tile, inside ? row : -1, feature, value);
-    } else if (inside) {
+        store_codes(p, largest, row, feature, value);
+    } else if (row < p.rows && feature < p.n / TILES) {
         int64_t at = row * p.y_stride + feature;
         if (OUT == FL_MATMUL_F32) ((float *)p.y)[at] = value;
         else ((fl_bf16 *)p.y)[at] = __float2bfloat16(value);
@@ -163,41 +158,30 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
     __shared__ shares<TILES> s;
     __shared__ float largest[CLUSTER][TILE_ROWS]; /* of each block's features of a row */
     int32_t feature = (int32_t)blockIdx.x * TILE_FEATURES;
-    group_rows rows = {0, 0, p.rows};
-    if (p.group_rows) {
-        if (blockIdx.x == 0 && blockIdx.y == 0)
-            for (int32_t g = threadIdx.x; g <= p.n_groups; g += WARPS * 32) check_group(p, g);
-        if (!find_group(p, (int32_t)blockIdx.y, &rows)) return;
-    }
-    for (; rows.row < rows.end; rows.row += TILE_ROWS) {
-        float sum[TILES][4] = {};
-        if (OUT == FL_MATMUL_SWIGLU_CODES) fl_cluster_arrive();
-        multiply<TILES, BLOCKS>(p, find_places<TILES>(p, rows, feature, w_scale_stride), sum);
-        put_share<TILES>(s, sum);
-        __syncthreads();
-        store<OUT, TILES>(p, s, largest, rows, feature);
-        __syncthreads();
-    }
+    float sum[TILES][4] = {};
+    if (OUT == FL_MATMUL_SWIGLU_CODES) fl_cluster_arrive();
+    multiply<TILES, BLOCKS>(p, find_places<TILES>(p, feature, w_scale_stride), sum);
+    put_share<TILES>(s, sum);
+    __syncthreads();
+    store<OUT, TILES>(p, s, largest, feature);
 }
 
 bool fl_fp8_product_few_takes(const fl_cuda *cuda, const fl_fp8_product *p) {
-    bool few = p->group_rows ? p->rows <= ROWS_MAX : p->n_groups == 1 && p->rows <= TILE_ROWS;
-    return !cuda->base.deterministic && few && p->rows > 0 && p->out != FL_MATMUL_ROPE;
+    bool few = !p->group_rows && p->n_groups == 1 && p->rows > 0 && p->rows <= TILE_ROWS;
+    return !cuda->base.deterministic && few && p->out != FL_MATMUL_ROPE;
 }
 
 template <fl_matmul_out OUT, int TILES, int BLOCKS>
 static fl_err launch(fl_cuda *cuda, const fl_fp8_product *p) {
-    int32_t groups = !p->group_rows ? 1 : p->rows < p->n_groups ? p->rows : p->n_groups;
     cudaLaunchAttribute cluster = {
         .id = cudaLaunchAttributeClusterDimension,
         .val = {.clusterDim = {OUT == FL_MATMUL_SWIGLU_CODES ? CLUSTER : 1u, 1, 1}}};
-    cudaLaunchConfig_t config = {
-        .gridDim = dim3((unsigned)fl_tasks_of(p->n / TILES, TILE_FEATURES), (unsigned)groups),
-        .blockDim = dim3(WARPS * 32),
-        .dynamicSmemBytes = 0,
-        .stream = cuda->stream,
-        .attrs = &cluster,
-        .numAttrs = 1};
+    cudaLaunchConfig_t config = {.gridDim = dim3((unsigned)fl_tasks_of(p->n / TILES, TILE_FEATURES)),
+                                 .blockDim = dim3(WARPS * 32),
+                                 .dynamicSmemBytes = 0,
+                                 .stream = cuda->stream,
+                                 .attrs = &cluster,
+                                 .numAttrs = 1};
     FL_CUDA_TRY(cudaLaunchKernelEx(&config, product_fp8_few_kernel<OUT, TILES, BLOCKS>, *p,
                                    (int64_t)fl_scale_stride(p->k)));
     return FL_CUDA_LAUNCHED("matmul of few fp8 rows");
