@@ -24,9 +24,8 @@ static const shape shapes[] = {
     {OC_CHECK, 2, 1280, 3, 6, 10, 3, 128, 12, OC_NORMAL},
     {OC_CHECK, 2, 1280, 3, 5, 4, 7, 128, 12, OC_NORMAL}, /* odd head shapes: refused or right */
     {OC_CHECK, 5, 24576, 3, 128, 64, 128, 64, 391, OC_NORMAL},
-    {OC_CHECK, 19, 2048, 15, 64, 32, 64, 128, 34,
-     OC_NORMAL},                                          /* more pairs of tiles than a GPU does at once */
-    {OC_CHECK, 2, 4096, 2, 64, 32, 64, 64, 66, OC_SPIKE}, /* the dimensions of a tile far apart */
+    {OC_CHECK, 37, 2048, 15, 64, 32, 64, 128, 34, OC_NORMAL}, /* more tasks than a GPU does at once */
+    {OC_CHECK, 2, 4096, 2, 64, 32, 64, 64, 66, OC_SPIKE},     /* the dimensions of a tile far apart */
     {OC_CHECK, 4, 8192, 2, 128, 64, 128, 64, 131, OC_NORMAL},
     {OC_CHECK, 1, 1024, 2, 128, 32, 20, 64, 9, OC_NORMAL}, /* means that are not aligned */
     {OC_CHECK, 2, 1024, 1, 20, 12, 5, 64, 17, OC_TINY},
