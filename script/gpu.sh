@@ -23,7 +23,8 @@ model=build/models/spark-66m
 backends=$("$program" version --json | grep -o '"cuda[a-z0-9-]*"' | tr -d '"' | sort -u)
 [ -n "$backends" ] || { echo "gpu.sh: $program finds no GPU it can use: see '$program version'" >&2; exit 1; }
 ops=$(sed -n 's/^X(\(.*\))$/\1/p' src/op/oplist.inc)
-# Ops whose kernels copy through ordinary loads only: racecheck does not follow the bulk copy engine.
+# Ops whose kernels copy through ordinary loads only: racecheck does not follow the bulk copy engine. Nor is sample
+# here, of whose clusters of blocks the tool needs seconds a row, or ends with an internal error.
 plain_ops="embed rmsnorm rope kv_write kv_read block_mean block_select attn_merge moe_route moe_permute
 moe_combine"
 w8a8_ops="matmul block_score" # that w8a8 computes otherwise
