@@ -99,8 +99,12 @@ static void run_one(fake *f, const fl_http_server *server, fl_load_result *resul
     fl_load_mix mix;
     assert_int_equal(fl_load_mix_read(NULL, &mix), FL_ERR_OK);
     const fl_load_options options = options_of(server, &mix, 1e-3);
-    assert_int_equal(fl_load_run(&options, result), FL_ERR_OK);
-    assert_true(result->n >= 1);
+    for (int run = 0;; run++) { /* on a busy machine it may be over before the first */
+        assert_int_equal(fl_load_run(&options, result), FL_ERR_OK);
+        if (result->n > 0) return;
+        assert_true(run < 1000);
+        fl_load_result_close(result);
+    }
 }
 
 #define HEAD "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
