@@ -11,15 +11,14 @@ static void combine_rows(void *context, int32_t task, int32_t worker) {
     const uint16_t *y = a->y, *shared = a->shared;
     fl_span rows = fl_span_of_task(task, ROWS_PER_TASK, a->rows);
     for (int64_t r = rows.first; r < rows.end; r++) {
-        const int32_t *place = a->place + r * a->top_k;
-        const float *weights = a->weights + r * a->top_k;
+        int64_t first = r * a->top_k; /* slot; a dense layer has neither places nor weights */
         float *x = a->x + r * a->dim;
         for (int32_t i = 0; i < a->dim; i += 16) {
             __mmask16 lanes = fl_lanes_avx512(i, a->dim);
             __m512 sum = shared ? fl_load_bf16_avx512(lanes, shared + r * a->dim + i) : _mm512_setzero_ps();
             for (int32_t s = 0; s < a->top_k; s++) {
-                __m512 term = fl_load_bf16_avx512(lanes, y + (int64_t)place[s] * a->dim + i);
-                sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[s]), term, sum);
+                __m512 term = fl_load_bf16_avx512(lanes, y + (int64_t)a->place[first + s] * a->dim + i);
+                sum = _mm512_fmadd_ps(_mm512_set1_ps(a->weights[first + s]), term, sum);
             }
             sum = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, x + i), sum);
             _mm512_mask_storeu_ps(x + i, lanes, sum);
