@@ -146,6 +146,15 @@ FL_DEVICE void describe_chunk(const score_chunk &piece_start, const piece &now, 
     out->flags = (chunk == now.first ? CHUNK_FIRST : 0) | (chunk == now.end - 1 ? CHUNK_LAST : 0);
 }
 
+/* Tells the scorers that nothing is behind the last chunk. By the warp that brings them. */
+template <int N, class SHARED> FL_DEVICE void end_chunks(SHARED *s, const fl_ring_place<N> &at) {
+    fl_barrier_wait(&s->empty[at.stage], at.parity ^ 1);
+    if (fl_elect_one()) {
+        s->chunk[at.stage].flags = CHUNK_NONE;
+        fl_barrier_arrive(&s->full[at.stage]);
+    }
+}
+
 /* Scores of blocks that do not lie before their tile. */
 FL_DEVICE void write_hidden(const params &p, int32_t thread, int32_t threads) {
     for (int32_t list = (int32_t)blockIdx.x; list < p.tiles * p.n_heads; list += (int32_t)gridDim.x) {

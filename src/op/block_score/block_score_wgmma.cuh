@@ -90,11 +90,7 @@ template <class SHARED> FL_DEVICE void produce(SHARED *s, const tensors *maps, c
             __syncwarp();
         }
     }
-    fl_barrier_wait(&s->empty[at.stage], at.parity ^ 1);
-    if (fl_elect_one()) {
-        s->chunk[at.stage].flags = CHUNK_NONE;
-        fl_barrier_arrive(&s->full[at.stage]);
-    }
+    end_chunks(s, at);
 }
 
 /* ---- scorers --------------------------------------------------------------------------------------------------- */

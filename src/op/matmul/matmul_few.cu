@@ -108,8 +108,7 @@ FL_DEVICE void store(const fl_product &p, const shares<TILES> &s, const group_ro
     int32_t i = (int32_t)threadIdx.x % TILE_FEATURES, row = (int32_t)threadIdx.x / TILE_FEATURES;
     if (row >= TILE_ROWS || rows.row + row >= rows.end || feature + i >= fl_product_width(&p)) return;
     int64_t at = (rows.row + row) * p.y_stride + feature + i;
-    float value = sum_shares<TILES>(s, 0, row, i);
-    if (TILES == 2) value = fl_swiglu(value, sum_shares<TILES>(s, TILES - 1, row, i));
+    float value = feature_of<TILES>(s, row, i);
     if (p.out == FL_MATMUL_F32) ((float *)p.y)[at] = value;
     else ((fl_bf16 *)p.y)[at] = __float2bfloat16(value);
 }

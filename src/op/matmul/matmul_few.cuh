@@ -31,4 +31,10 @@ FL_DEVICE float sum_shares(const shares<TILES> &s, int32_t tile, int32_t row, in
     return sum;
 }
 
+/* A feature of y: of two tiles SwiGLU's. */
+template <int TILES> FL_DEVICE float feature_of(const shares<TILES> &s, int32_t row, int32_t feature) {
+    float value = sum_shares<TILES>(s, 0, row, feature);
+    return TILES == 2 ? fl_swiglu(value, sum_shares<TILES>(s, TILES - 1, row, feature)) : value;
+}
+
 #endif

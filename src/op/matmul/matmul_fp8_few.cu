@@ -140,8 +140,7 @@ template <fl_matmul_out OUT, int TILES>
 FL_DEVICE void store(const fl_fp8_product &p, const shares<TILES> &s, float (&largest)[CLUSTER][TILE_ROWS],
                      int32_t feature) {
     int32_t lane = (int32_t)threadIdx.x % TILE_FEATURES, row = (int32_t)threadIdx.x / TILE_FEATURES;
-    float value = sum_shares<TILES>(s, 0, row % TILE_ROWS, lane);
-    if (TILES == 2) value = fl_swiglu(value, sum_shares<TILES>(s, TILES - 1, row % TILE_ROWS, lane));
+    float value = feature_of<TILES>(s, row % TILE_ROWS, lane);
     feature += lane;
     if constexpr (OUT == FL_MATMUL_SWIGLU_CODES) {
         store_codes(p, largest, row, feature, value);
