@@ -42,9 +42,14 @@ fl_call *fl_call_new(fl_front *front, fl_http_exchange *exchange, const fl_route
     return call;
 }
 
+void fl_call_leave(fl_call *call) {
+    if (call->admitted) fl_admission_leave(call->front, &call->ticket);
+    call->admitted = false;
+}
+
 void fl_call_free(fl_call *call) {
     if (!call) return;
-    if (call->admitted) fl_admission_leave(call->front, &call->ticket);
+    fl_call_leave(call);
     fl_api_answer_close(call->answer);
     fl_api_request_free(&call->request);
     for (int32_t i = 0; i < call->n_prompts; i++) free(call->prompts[i].ids);
@@ -151,6 +156,7 @@ static void finish(fl_call *call) {
         bool later = error.status == 429 || error.status == 503;
         fl_front_answer_error(call->exchange, &error, later ? 1 : 0, 0);
     } else if (call->request.stream) {
+        fl_call_leave(call);
         write_out(call, out->bytes, out->n);
         fl_http_stream_end(call->exchange);
     } else fl_front_answer(call->exchange, NULL, out);

@@ -50,6 +50,10 @@ struct fl_call {
 fl_call *fl_call_new(fl_front *front, fl_http_exchange *exchange, const fl_route *route);
 void fl_call_free(fl_call *call);
 
+/* Gives its share of the bounds back: before the answer's last bytes, since who has read them may ask again at once. By
+ * the thread that answers. */
+void fl_call_leave(fl_call *call);
+
 /* Cancels what the worker still does for it, and writes no more. Any thread. */
 void fl_call_cancel(fl_call *call);
 

@@ -25,6 +25,7 @@ static void send_answer(fl_http_exchange *exchange, fl_http_answer *answer) {
         snprintf(answer->extra[i].value, sizeof answer->extra[i].value, "%s", call->id);
         call->status = answer->status;
     }
+    if (call) fl_call_leave(call);
     fl_http_answer_send(exchange, answer);
 }
 

@@ -281,12 +281,35 @@ static void the_queue_has_a_bound(void **state) {
     /* n answers count n times. */
     close(a);
     double until_s = fl_now_s() + 5;
-    while (http_metric(port, "firstlight:num_requests_running") > 1 && fl_now_s() < until_s) continue;
+    while (http_metric(port, "firstlight:http_requests_in_flight") > 2) /* b, and who asks for the metrics */
+        if (fl_now_s() > until_s) fail_msg("the place of one who left is not given back");
     assert_int_equal(
         status_of(port, "POST", "/v1/completions", "", "{\"prompt\":\"x\",\"max_tokens\":1,\"n\":2}"), 429);
     assert_int_equal(status_of(port, "POST", "/v1/completions", "", "{\"prompt\":\"x\",\"max_tokens\":1}"),
                      200);
     close(b);
+    fl_serve_close(server);
+}
+
+/* Whoever has read an answer to its end, good or bad, finds its place free, even if it was the last. */
+static void an_answer_read_is_a_place_given_back(void **state) {
+    static const struct {
+        const char *body;
+        int status;
+    } asked[] = {{"{\"prompt\":\"x\",\"max_tokens\":1}", 200},
+                 {"{\"prompt\":\"x\",\"max_tokens\":1,\"stream\":true}", 200},
+                 {"{\"prompt\":\"x\",\"max_tokens\":1,\"n\":2}", 429},
+                 {"{\"prompt\":\"x\",\"max_tokens\":-1}", 400},
+                 {"{\"prompt\":", 400}};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.requests_max = 1;
+    fl_serve *server = stub_serve(&o);
+    for (int i = 0; i < 100; i++) {
+        int status = status_of(fl_serve_port(server), "POST", "/v1/completions", "", asked[i % 5].body);
+        if (status != asked[i % 5].status) fail_msg("request %d, %s: %d", i, asked[i % 5].body, status);
+    }
     fl_serve_close(server);
 }
 
@@ -448,6 +471,7 @@ int main(void) {
         cmocka_unit_test(bodies_have_a_bound),
         cmocka_unit_test(all_bodies_together_have_a_bound),
         cmocka_unit_test(the_queue_has_a_bound),
+        cmocka_unit_test(an_answer_read_is_a_place_given_back),
         cmocka_unit_test(waiting_tokens_have_a_bound),
         cmocka_unit_test(a_long_predicted_wait_is_refused),
         cmocka_unit_test(nothing_is_taken_while_loading),
