@@ -216,7 +216,7 @@ static void a_disk_that_refuses_stops_nobody(void **state) {
     answer other = ask(e, f.g.ids + 500, PROMPT, -1);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(other.finish, FL_FINISH_LENGTH);
-    if (other.ttft_s > 5) fail_msg("the first token came after %g s", other.ttft_s);
+    if (other.ttft_s > 30) fail_msg("the first token came after %g s", other.ttft_s);
     fl_engine_load load;
     fl_engine_get_load(e, &load);
     assert_true(load.kv_disk_lost > 0);

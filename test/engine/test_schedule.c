@@ -327,12 +327,14 @@ static void use_one_at_a_time(fl_settings *s) {
 static void only_so_many_run_at_once(void **state) {
     (void)state;
     enum { N = 4 };
-    int32_t *ids = random_ids(71, N * SHORT);
+    int32_t *ids =
+        random_ids(71, LONG + N * SHORT); /* the first is long: the others are there before it is done */
     fl_engine *e = open_with(use_one_at_a_time);
     running all[N];
     fl_engine_load load;
     int32_t most_running = 0, most_waiting = 0;
-    for (int32_t i = 0; i < N; i++) all[i] = start(e, ids + (int64_t)i * SHORT, SHORT);
+    all[0] = start(e, ids, LONG);
+    for (int32_t i = 1; i < N; i++) all[i] = start(e, ids + LONG + (int64_t)i * SHORT, SHORT);
     do {
         fl_engine_get_load(e, &load);
         if (load.n_running > most_running) most_running = load.n_running;

@@ -280,17 +280,24 @@ static void killed_writers_leave_nothing_wrong(void **state) {
     int64_t back = 0, damaged = 0;
     open_fixture(&f, 256 << 20);
     for (int32_t round = 0; round < 100; round++) {
+        int ends[2];
+        char byte = 0;
         fl_disk_close(f.disk);
+        assert_int_equal(pipe(ends), 0);
         pid_t child = fork();
         if (child == 0) {
             open_disk(&f);
+            if (write(ends[1], &byte, 1) != 1) _exit(1); /* from here on it writes, however late that is */
             for (int32_t i = 0; i < ROUND; i++) write_page(&f, round * ROUND + i);
             pause();
         }
-        const struct timespec wait = {.tv_nsec = 2000000 + round * 37000};
+        const struct timespec wait = {.tv_nsec = 500000 + round * 37000};
+        assert_int_equal(read(ends[0], &byte, 1), 1);
         nanosleep(&wait, NULL);
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
+        close(ends[0]);
+        close(ends[1]);
         open_disk(&f);
         for (int32_t i = round * ROUND; i < (round + 1) * ROUND; i++) {
             const fl_prefix_entry page = page_of(i);

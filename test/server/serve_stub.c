@@ -40,7 +40,7 @@ fl_serve *stub_serve(const fl_serve_options *options) {
 }
 
 void stub_wait_idle(int32_t port) {
-    double until_s = fl_now_s() + 10;
+    double until_s = fl_now_s() + 30;
     while (http_metric(port, "firstlight:num_requests_running") > 0) {
         if (fl_now_s() > until_s) fail_msg("the worker is not idle");
         nap();

@@ -182,7 +182,7 @@ static void each_is_refused(void **state) {
         int fd = http_connect(port);
         http_send(fd, c->bytes, c->n);
         shutdown(fd, SHUT_WR);
-        reply r = http_read(fd, 5);
+        reply r = http_read(fd, 30);
         close(fd);
         bool right = c->wanted == CLOSED ? r.status == 0 || (r.status >= 400 && r.status < 600)
                                          : r.status == c->wanted;
