@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fuzzes every parser of foreign bytes: fuzz.sh SECONDS [NAME...]. Targets are test/fuzz/fuzz_NAME.c, seeds lie in
-# test/fuzz/corpus/NAME/; what is found grows in build-san/corpus/NAME/, a crash is kept in build-san/crash/NAME-*.
+# Fuzzes every parser of foreign bytes: fuzz.sh SECONDS [NAME...], one target a CPU. Targets are
+# test/fuzz/fuzz_NAME.c, seeds lie in test/fuzz/corpus/NAME/; what is found grows in build-san/corpus/NAME/, a crash is
+# kept in build-san/crash/NAME-*.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 . script/gates.sh
@@ -19,6 +20,26 @@ fuzz() {
         -artifact_prefix="build-san/crash/$1-" "build-san/corpus/$1" "test/fuzz/corpus/$1"
 }
 
+fuzz_all() {
+    n_running=0
+    for name in "$@"; do
+        { fuzz "$name" >"build-san/fuzz-$name.log" 2>&1; echo "fuzz status $?" >>"build-san/fuzz-$name.log"; } &
+        n_running=$((n_running + 1))
+        [ $((n_running % $(nproc))) != 0 ] || wait
+    done
+    wait
+}
+
+# What it ran when it is well, all it said when not.
+report() {
+    if grep -q '^fuzz status 0$' "build-san/fuzz-$1.log"; then grep '^stat::' "build-san/fuzz-$1.log"
+    else
+        cat "build-san/fuzz-$1.log"
+        return 1
+    fi
+}
+
 gate "build" build
-for name in "$@"; do gate "fuzz $name, $seconds s" fuzz "$name"; done
+fuzz_all "$@"
+for name in "$@"; do gate "fuzz $name, $seconds s" report "$name"; done
 gates_end
