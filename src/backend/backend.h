@@ -50,6 +50,9 @@ struct fl_backend {
     void *state;                                                /* private to the backend */
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out); /* zeroed, 64-byte aligned */
     void (*free)(fl_backend *be, void *memory, int64_t bytes);
+    /* NULL on host backends. By a thread that did not open the backend, before it issues anything: which device a
+     * thread talks to is its own matter. */
+    fl_err (*enter)(fl_backend *be);
     /* NULL on host backends. Memory that both sides touch; copies in the order of the ops; wait returns when all that
      * was issued is done, with the first fault of it, and so does download. `from` of upload is free to change when
      * it returns; if it is of alloc_host, after the next wait. */

@@ -226,7 +226,9 @@ void fl_engine_forget(fl_engine *engine);
 /* worker.c */
 void *fl_worker_main(void *engine);
 
-/* lost.c: after a step that failed with FL_ERR_DEVICE. If the device takes no work any more, the engine is lost: all
+/* lost.c: the calling thread will issue the backend's ops. The engine is lost if the device refuses it. */
+void fl_engine_enter_device(fl_engine *engine);
+/* After a step that failed with FL_ERR_DEVICE. If the device takes no work any more, the engine is lost: all
  * requests end with its words, and no new one is taken. */
 void fl_engine_check_device(fl_engine *engine);
 /* Worker only. Ends these requests if the engine is lost; whether it is. */

@@ -6,14 +6,22 @@
 
 #include "engine/engine.h"
 
-void fl_engine_check_device(fl_engine *e) {
-    /* Once more: a call that was only refused leaves a device that works. */
-    if (!e->be->wait || e->be->wait(e->be) != FL_ERR_DEVICE) return;
+/* With the words of the last error. */
+static void lose(fl_engine *e) {
     pthread_mutex_lock(&e->lock);
     if (!e->lost[0])
         snprintf(e->lost, sizeof e->lost, "%s; the device takes no more work of this process: restart it",
                  fl_err_detail());
     pthread_mutex_unlock(&e->lock);
+}
+
+void fl_engine_enter_device(fl_engine *e) {
+    if (e->be->enter && e->be->enter(e->be) != FL_ERR_OK) lose(e);
+}
+
+void fl_engine_check_device(fl_engine *e) {
+    /* Once more: a call that was only refused leaves a device that works. */
+    if (e->be->wait && e->be->wait(e->be) == FL_ERR_DEVICE) lose(e);
 }
 
 bool fl_engine_end_lost(fl_engine *e, fl_request **run, int32_t n) {

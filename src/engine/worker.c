@@ -49,6 +49,7 @@ void *fl_worker_main(void *argument) {
     static _Thread_local fl_request *run[RUN_MAX];
     int32_t n;
     fl_trace_set_lane(0);
+    fl_engine_enter_device(e);
     while (gather(e, run, &n)) {
         if (fl_engine_end_lost(e, run, n)) continue;
         fl_disk_tier_pump(e);

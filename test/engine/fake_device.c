@@ -29,6 +29,19 @@ struct fl_recording {
 
 struct fake_device fake;
 
+/* Whoever issues has to have entered: a real device refuses others' launches, unless it is the first one. */
+static void look_who_issues(void) {
+    fake.n_strange += fake.n_entered == 0 || !pthread_equal(fake.entered, pthread_self());
+}
+
+static fl_err enter(fl_backend *be) {
+    (void)be;
+    if (fake.refuse_thread) return FL_FAIL(FL_ERR_DEVICE, "the thread is refused");
+    fake.entered = pthread_self();
+    fake.n_entered++;
+    return FL_ERR_OK;
+}
+
 static fl_err keep(op_fn *run, const void *args, size_t bytes) {
     assert_true(fake.open->n < KEPT_MAX);
     kept_op *op = &fake.open->list[fake.open->n++];
@@ -43,6 +56,7 @@ static fl_err keep(op_fn *run, const void *args, size_t bytes) {
         return fake.real->op(be, a);                                                                         \
     }                                                                                                        \
     static fl_err fake_##op(fl_backend *be, const fl_##op##_args *a) {                                       \
+        look_who_issues();                                                                                   \
         return fake.open ? keep(replay_##op, a, sizeof *a) : fake.real->op(be, a);                           \
     }
 #include "op/oplist.inc"
@@ -218,6 +232,7 @@ void become_device(fl_engine *e) {
     fake.table.attn_prefill = prefill_rows;
     be->op = &fake.table;
     be->device = true;
+    be->enter = enter;
     be->upload = copy;
     be->download = download;
     be->wait = wait;
@@ -234,6 +249,16 @@ void become_device(fl_engine *e) {
     e->spare_page = e->kv_pages - 1;
     while (fl_kv_pool_free_pages(e->pool) > 0) (void)fl_kv_pool_take(e->pool);
     for (int32_t i = 0; i < e->spare_page; i++) fl_kv_pool_drop(e->pool, i);
+}
+
+void change_worker(fl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    e->closing = true;
+    pthread_cond_broadcast(&e->work);
+    pthread_mutex_unlock(&e->lock);
+    assert_int_equal(pthread_join(e->worker, NULL), 0);
+    e->closing = false;
+    assert_int_equal(pthread_create(&e->worker, NULL, fl_worker_main, e), 0);
 }
 
 /* ---- answers ---- */

@@ -14,7 +14,9 @@ struct fake_device {
     fl_op_table table;
     fl_recording *open;                           /* being recorded */
     int32_t n_open, n_replays, n_mixed, n_allocs; /* mixed: of the replays, document rows beside answers */
-    bool refuse, refuse_replay, lost;
+    bool refuse, refuse_replay, lost, refuse_thread;
+    pthread_t entered;            /* the thread that entered last */
+    int32_t n_entered, n_strange; /* ops and copies by another thread */
     int32_t poisoned_rows; /* draws of so many rows find a NaN as the second row's first logit; 0 = none */
     int32_t n_poisoned;
     fl_err (*alloc)(fl_backend *be, int64_t bytes, void **out);
@@ -38,6 +40,9 @@ fl_engine *open_fake_policy(const char *policy);
 
 /* The engine's backend becomes a device that can record. No request runs. */
 void become_device(fl_engine *e);
+
+/* The worker ends and another begins. No request runs. */
+void change_worker(fl_engine *e);
 
 /* For be->alloc: counts, then calls fake.alloc. */
 fl_err counted_alloc(fl_backend *be, int64_t bytes, void **out);

@@ -250,6 +250,27 @@ static void a_lost_device_ends_all_requests(void **state) {
     fl_engine_close(e);
 }
 
+/* A CUDA device that is not the process's first takes launches of threads alone that chose it. */
+static void the_worker_enters_its_device(void **state) {
+    (void)state;
+    answer plain[REQUESTS], found[REQUESTS];
+    fl_engine *e = open_fake();
+    ask_fake(e, lengths, REQUESTS, plain);
+    become_device(e);
+    change_worker(e);
+    ask_fake(e, lengths, REQUESTS, found);
+    for (int32_t i = 0; i < REQUESTS; i++) assert_same_answer(&plain[i], &found[i]);
+    assert_int_equal(fake.n_entered, 1);
+    assert_int_equal(fake.n_strange, 0);
+    fake.refuse_thread = true;
+    change_worker(e);
+    ask_fake(e, lengths, 1, found);
+    assert_int_equal(found[0].err, FL_ERR_DEVICE);
+    assert_non_null(strstr(found[0].detail, "the thread is refused"));
+    assert_int_equal(fake.n_strange, 0);
+    fl_engine_close(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_give_the_bits_of_plain_steps),
@@ -261,6 +282,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_taken_after_start),
         cmocka_unit_test(a_row_of_nans_ends_its_request_alone),
         cmocka_unit_test(a_lost_device_ends_all_requests),
+        cmocka_unit_test(the_worker_enters_its_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,6 +109,11 @@ static fl_err cuda_download(fl_backend *be, void *to, const void *from, int64_t 
     return cuda_wait(be);
 }
 
+/* Launches are refused on streams of another device than the thread's current one, which is device 0 until told. */
+static fl_err cuda_enter(fl_backend *be) {
+    return fl_cuda_check(cudaSetDevice(fl_cuda_of(be)->device), "choosing the device");
+}
+
 /* ---- opening ---- */
 
 static int64_t cuda_free_bytes(fl_backend *be) {
@@ -189,6 +194,7 @@ fl_err fl_cuda_open(const fl_cuda_options *options, fl_backend **out) {
     be->w8a8 = options->w8a8;
     be->deterministic = options->deterministic;
     be->op = &fl_op_table_cuda;
+    be->enter = cuda_enter;
     be->alloc = cuda_alloc;
     be->free = cuda_free;
     be->alloc_host = cuda_alloc_host;
