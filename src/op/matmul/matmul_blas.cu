@@ -11,13 +11,13 @@
 
 enum { PLANS_MAX = 256, ROWS_MIN = 64, ALIGN_MAX = 256, ALIGN_MIN = 16 };
 
-/* What the choice depends on; no padding, it is compared as bytes. */
+/* What the choice depends on. */
 typedef struct key {
-    int64_t x_stride, y_stride;
+    int64_t x_stride, y_stride, out;
     int32_t rows, n, k;
     int32_t x_align, w_align, y_align; /* bytes */
-    int32_t out;
 } key;
+static_assert(__has_unique_object_representations(key), "compared as bytes: no padding");
 
 typedef struct plan {
     key shape;
@@ -49,13 +49,13 @@ static int32_t align_of(const void *address) {
 static key key_of(const fl_product *p) {
     return (key){.x_stride = p->x_stride,
                  .y_stride = p->y_stride,
+                 .out = (int64_t)p->out,
                  .rows = p->rows,
                  .n = p->n,
                  .k = p->k,
                  .x_align = align_of(p->x),
                  .w_align = align_of(p->w),
-                 .y_align = align_of(p->y),
-                 .out = (int32_t)p->out};
+                 .y_align = align_of(p->y)};
 }
 
 static fl_err prefer(cublasLtMatmulPreference_t wish, cublasLtMatmulPreferenceAttributes_t what,
