@@ -179,8 +179,8 @@ static void finish_chain(fl_engine *e) {
         fl_prefix_key key = tier->chain[i].parent;
         if (tier->pages[i] < 0) continue;
         if (i < tier->failed) {
-            fl_prefix_add(e->prefix, &key, tier->chain[i].tokens, i, tier->pages[i]);
-            fl_prefix_set_stored(e->prefix, fl_prefix_page_of(e->prefix, &key));
+            int32_t there = fl_prefix_add(e->prefix, &key, tier->chain[i].tokens, i, tier->pages[i]);
+            if (there >= 0) fl_prefix_set_stored(e->prefix, there);
         }
         fl_kv_pool_drop(e->pool, tier->pages[i]);
     }

@@ -159,9 +159,22 @@ fl_err fl_session_prepare(fl_session *s, fl_request *r) {
     return fits ? FL_ERR_OK : FL_FAIL(FL_ERR_AGAIN, "%d KV pages are not free now", missing);
 }
 
+/* Another session has computed the same page meanwhile: one of the two goes, so that whoever holds a page of the cache
+ * holds those before it there as well. */
+static void hold_instead(fl_session *s, int32_t i, int32_t page) {
+    fl_engine *e = s->engine;
+    fl_kv_pool_hold(e->pool, page);
+    fl_kv_pool_drop(e->pool, s->pages[i]);
+    s->pages[i] = page;
+    e->n_freed++;
+}
+
 void fl_session_share(fl_session *s, int32_t document_end) {
+    fl_engine *e = s->engine;
     int32_t ready = (s->n_tokens < document_end ? s->n_tokens : document_end) / FL_KV_PAGE_TOKENS;
-    for (; s->sharing && s->n_shared < ready; s->n_shared++, s->engine->n_shared++)
-        fl_prefix_add(s->engine->prefix, &s->key, s->tokens + (int64_t)s->n_shared * FL_KV_PAGE_TOKENS,
-                      s->n_shared, s->pages[s->n_shared]);
+    for (; s->sharing && s->n_shared < ready; s->n_shared++, e->n_shared++) {
+        const int32_t *tokens = s->tokens + (int64_t)s->n_shared * FL_KV_PAGE_TOKENS;
+        int32_t there = fl_prefix_add(e->prefix, &s->key, tokens, s->n_shared, s->pages[s->n_shared]);
+        if (there >= 0 && there != s->pages[s->n_shared]) hold_instead(s, s->n_shared, there);
+    }
 }

@@ -188,9 +188,9 @@ int32_t fl_prefix_find(fl_prefix *p, const fl_prefix_query *query, int32_t *page
     return whole;
 }
 
-void fl_prefix_add(fl_prefix *p, fl_prefix_key *key, const int32_t *tokens, int32_t index, int32_t page) {
+int32_t fl_prefix_add(fl_prefix *p, fl_prefix_key *key, const int32_t *tokens, int32_t index, int32_t page) {
     fl_prefix_key parent = *key;
-    if (!fl_prefix_key_of(p, &parent, tokens, key)) return;
+    if (!fl_prefix_key_of(p, &parent, tokens, key)) return NONE;
     int32_t there = find_page(p, key, &parent, tokens);
     if (there == NONE && !p->entries[page].used && fl_prefix_page_of(p, key) == NONE) {
         entry *e = &p->entries[page];
@@ -206,6 +206,7 @@ void fl_prefix_add(fl_prefix *p, fl_prefix_key *key, const int32_t *tokens, int3
         fl_kv_pool_hold(p->pool, page);
     }
     if (there != NONE) use(p, &p->entries[there]);
+    return there;
 }
 
 void fl_prefix_touch(fl_prefix *p, const int32_t *pages, int32_t n_pages) {

@@ -40,8 +40,11 @@ typedef struct fl_prefix_query {
 int32_t fl_prefix_find(fl_prefix *prefix, const fl_prefix_query *query, int32_t *pages, fl_prefix_key *key);
 
 /* Enters `page`, the index-th of its timeline, holding these 64 tokens, after the page of *key; *key becomes its key.
- * If an equal page is there already, nothing changes but *key. */
-void fl_prefix_add(fl_prefix *prefix, fl_prefix_key *key, const int32_t *tokens, int32_t index, int32_t page);
+ * If an equal page is there already, nothing changes but *key. Returns the cache's page, without a reference, or -1: a
+ * failed hash. Whoever goes on to enter the page behind has to hold the cache's in place of an equal one of its own: a
+ * page that is followed stays, so one that nobody holds would be lost to all until the follower goes. */
+int32_t fl_prefix_add(fl_prefix *prefix, fl_prefix_key *key, const int32_t *tokens, int32_t index,
+                      int32_t page);
 
 /* Marks a timeline's pages as used just now, all at once, so that its end is evicted before its beginning. */
 void fl_prefix_touch(fl_prefix *prefix, const int32_t *pages, int32_t n_pages);

@@ -1,0 +1,130 @@
+/* Pages of sessions, on a tiny model: who holds which, and that a request which fits alone gets them. */
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kv/kv_pool.h"
+
+#include <firstlight/firstlight.h>
+
+enum { CTX = 4096, PAGE = FL_KV_PAGE_TOKENS };
+
+static fl_engine *open_engine(int64_t kv_tokens) {
+    fl_settings s;
+    fl_engine *e = NULL;
+    fl_settings_default(&s);
+    s.synthetic = "tiny";
+    s.ctx_tokens = CTX;
+    s.kv_tokens = kv_tokens;
+    s.span_tokens = PAGE;
+    s.n_threads = 1;
+    if (fl_engine_open(&s, &e) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
+    return e;
+}
+
+static fl_session *open_session(fl_engine *e) {
+    fl_session *s = NULL;
+    assert_int_equal(fl_session_open(e, &s), FL_ERR_OK);
+    return s;
+}
+
+/* A prompt of n tokens, all but the last 20 a document. */
+static fl_request_params params_of(const int32_t *ids, int64_t n) {
+    fl_request_params p;
+    fl_request_params_default(&p);
+    p.tokens = ids;
+    p.n_tokens = n;
+    p.document_tokens = n - 20;
+    p.max_tokens = 20;
+    p.ignore_eos = true;
+    return p;
+}
+
+static fl_request *submit(fl_session *s, const fl_request_params *p) {
+    fl_request *r = NULL;
+    if (fl_submit(s, p, &r) != FL_ERR_OK) fail_msg("submit: %s", fl_err_detail());
+    return r;
+}
+
+/* Polls to the end and closes the request; the last event. */
+static fl_event finish(fl_request *r) {
+    fl_event e;
+    do {
+        assert_int_equal(fl_poll(r, 20, &e), FL_ERR_OK);
+        if (e.type == FL_EVENT_NONE) fail_msg("no event in 20 s");
+    } while (e.type != FL_EVENT_DONE);
+    if (e.finish == FL_FINISH_ERROR) fail_msg("%s", e.err_detail);
+    fl_request_close(r);
+    return e;
+}
+
+static int32_t free_pages(fl_engine *e) {
+    fl_engine_load load;
+    fl_engine_get_load(e, &load);
+    return load.kv_pages_free;
+}
+
+/* Holds the worker between two steps of a prompt. */
+typedef struct gate {
+    sem_t there, go;
+    bool passed;
+} gate;
+
+static void wait_once(void *context, int64_t index, const float *logits, int32_t n_vocab) {
+    gate *g = context;
+    (void)index;
+    (void)logits;
+    (void)n_vocab;
+    if (g->passed) return;
+    g->passed = true;
+    sem_post(&g->there);
+    sem_wait(&g->go);
+}
+
+/* Another prompt with the first 15 pages of its document comes in between its second and its third step, and goes
+ * first. What the one has computed is the other's from then on: of each page there is one. Were the first to go on
+ * with copies of its own, the cache's would stay for the pages entered behind them, and the session's next turn, for
+ * which the whole pool is just enough, would wait for them for ever. */
+static void a_document_read_twice_at_once_is_kept_once(void **state) {
+    (void)state;
+    int32_t ids[CTX];
+    gate g = {.passed = false};
+    for (int32_t i = 0; i < CTX; i++) ids[i] = (i * i + 3 * i + i / 7) % 256;
+    assert_int_equal(sem_init(&g.there, 0, 0), 0);
+    assert_int_equal(sem_init(&g.go, 0, 0), 0);
+    fl_engine *e = open_engine(CTX);
+    fl_session *first = open_session(e), *second = open_session(e);
+    fl_request_params p = params_of(ids, 1500), q = params_of(ids, 15 * PAGE + 20);
+    p.score_tokens = 1500 - 100;
+    p.on_logits = wait_once;
+    p.on_logits_context = &g;
+    q.priority = -1;
+    fl_request *long_one = submit(first, &p);
+    sem_wait(&g.there);
+    fl_request *short_one = submit(second, &q);
+    sem_post(&g.go);
+    fl_event done = finish(short_one);
+    assert_int_equal(done.cached_tokens, 2 * PAGE); /* so it did come in between */
+    assert_int_equal(finish(long_one).cached_tokens, 0);
+    assert_int_equal(fl_session_close(second), FL_ERR_OK);
+    assert_int_equal(free_pages(e), CTX / PAGE - (1500 + 20 + PAGE - 1) / PAGE);
+    fl_request_params next = params_of(ids, 1500);
+    next.max_tokens = CTX;
+    assert_int_equal(finish(submit(first, &next)).answer_tokens, CTX - 1500);
+    assert_int_equal(fl_session_close(first), FL_ERR_OK);
+    fl_engine_close(e);
+    sem_destroy(&g.there);
+    sem_destroy(&g.go);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_document_read_twice_at_once_is_kept_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
