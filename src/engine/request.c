@@ -42,8 +42,8 @@ static fl_err validate(const fl_engine *e, const fl_request_params *p) {
     FL_TRY(fl_sampling_validate_tokens(p, e->config->vocab_size));
     if (!(p->deadline_s >= 0)) /* not a number either */
         return FL_FAIL(FL_ERR_INVALID, "deadline_s: expected 0 or more, found %g", p->deadline_s);
-    int64_t longest = p->n_tokens + p->max_tokens;
-    int32_t pages = fl_pages_of(longest < e->ctx_tokens ? longest : e->ctx_tokens);
+    int64_t room = e->ctx_tokens - p->n_tokens;
+    int32_t pages = fl_pages_of(p->n_tokens + (p->max_tokens < room ? p->max_tokens : room));
     if (pages > e->kv_pages)
         return FL_FAIL(
             FL_ERR_LIMIT,

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -122,9 +123,28 @@ static void a_document_read_twice_at_once_is_kept_once(void **state) {
     sem_destroy(&g.go);
 }
 
+/* No number of tokens is too large to ask for: the context's end is meant, and what the pool lacks for it is said. */
+static void an_answer_without_end_has_the_context_or_is_refused(void **state) {
+    (void)state;
+    int32_t ids[100] = {0};
+    fl_engine *whole = open_engine(CTX), *less = open_engine(CTX / 2);
+    fl_session *s = open_session(whole), *t = open_session(less);
+    fl_request *r = NULL;
+    fl_request_params p = params_of(ids, 100);
+    p.max_tokens = INT64_MAX;
+    assert_int_equal(fl_submit(t, &p, &r), FL_ERR_LIMIT);
+    assert_non_null(strstr(fl_err_detail(), "need 64 KV pages of 64 tokens"));
+    assert_int_equal(finish(submit(s, &p)).answer_tokens, CTX - 100);
+    assert_int_equal(fl_session_close(s), FL_ERR_OK);
+    assert_int_equal(fl_session_close(t), FL_ERR_OK);
+    fl_engine_close(whole);
+    fl_engine_close(less);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_document_read_twice_at_once_is_kept_once),
+        cmocka_unit_test(an_answer_without_end_has_the_context_or_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
