@@ -57,8 +57,16 @@ typedef struct pass {
     float *bias;
 } pass;
 
+typedef struct head_dims {
+    int32_t nope, rope, v;
+} head_dims;
+
+/* A device has a kernel for each. */
+static const head_dims small_head = {NOPE, ROPE, V}, large_head = {128, 64, 128};
+
 typedef struct fixture {
     const pattern *p;
+    head_dims head;
     pass passes[PASSES_MAX];
     int32_t n_passes;
     fl_attn_list list;
@@ -74,8 +82,9 @@ static pass *add_pass(oc_run *run, fixture *f, int32_t step, fl_attn_view view) 
     int32_t heads = f->p->heads, n = (end_of(f->p) + step - 1) / step;
     pass *k = &f->passes[f->n_passes++];
     *k = (pass){.n_keys = n, .step = step, .view = view};
-    k->kv = oc_act(run, (int64_t)n * heads, NOPE + V, NOPE + V, OC_NORMAL);
-    k->k_pe = oc_act(run, n, ROPE, ROPE, OC_NORMAL);
+    int32_t width = f->head.nope + f->head.v;
+    k->kv = oc_act(run, (int64_t)n * heads, width, width, OC_NORMAL);
+    k->k_pe = oc_act(run, n, f->head.rope, f->head.rope, OC_NORMAL);
     return k;
 }
 
@@ -100,8 +109,8 @@ static void fill_list(oc_run *run, fixture *f) {
     f->list.planned_blocks = listed / (tiles * p->heads);
 }
 
-static fixture make_fixture(oc_run *run, const pattern *p) {
-    fixture f = {.p = p};
+static fixture make_fixture(oc_run *run, const pattern *p, head_dims head) {
+    fixture f = {.p = p, .head = head};
     fl_attn_view far = p->view;
     far.far = true;
     add_pass(run, &f, 1, p->view);
@@ -113,12 +122,12 @@ static fixture make_fixture(oc_run *run, const pattern *p) {
         k->bias = oc_memory(run, p->heads * (int64_t)sizeof *k->bias);
         for (int32_t h = 0; h < p->heads; h++) k->bias[h] = (float)(6 + oc_normal(run));
     }
-    int32_t lines = p->rows * p->heads;
-    f.q = oc_act(run, lines, NOPE + ROPE, NOPE + ROPE, OC_NORMAL);
+    int32_t lines = p->rows * p->heads, q_dim = head.nope + head.rope;
+    f.q = oc_act(run, lines, q_dim, q_dim, OC_NORMAL);
     for (int32_t i = 0; i < lines; i++)
-        for (int32_t j = 0; j < NOPE + ROPE; j++) oc_set(&f.q.ref, i, j, 0.15 * oc_get(&f.q.ref, i, j));
+        for (int32_t j = 0; j < q_dim; j++) oc_set(&f.q.ref, i, j, 0.15 * oc_get(&f.q.ref, i, j));
     oc_act_sync(&f.q);
-    f.out = oc_outs_make(run, run->be->act_dtype, lines, V, V);
+    f.out = oc_outs_make(run, run->be->act_dtype, lines, head.v, head.v);
     f.lse = oc_outs_make(run, FL_DTYPE_F32, lines, 1, 1);
     return f;
 }
@@ -127,9 +136,9 @@ static fixture make_fixture(oc_run *run, const pattern *p) {
 static fl_attn_prefill_args call_of(const fixture *f, const pass *k, int32_t key, bool ref) {
     const pattern *p = f->p;
     fl_attn_prefill_args a = {.rows = p->rows, .pos = p->pos, .n_heads = p->heads};
-    a.nope_dim = NOPE;
-    a.rope_dim = ROPE;
-    a.v_dim = V;
+    a.nope_dim = f->head.nope;
+    a.rope_dim = f->head.rope;
+    a.v_dim = f->head.v;
     a.q = ref ? f->q.ref.data : f->q.be.data;
     a.kv = oc_at(ref ? &k->kv.ref : &k->kv.be, (int64_t)key * p->heads, 0);
     a.k_pe = oc_at(ref ? &k->k_pe.ref : &k->k_pe.be, key, 0);
@@ -165,7 +174,7 @@ static calls calls_of(const fixture *f, bool ref, const oc_mat *out, const oc_ma
 /* One by one, or two and two from the last on. */
 static void attend(oc_run *run, fl_backend *be, const fixture *f, const oc_mat *out, const oc_mat *lse,
                    bool paired) {
-    int64_t state_bytes = fl_attn_prefill_state_bytes(f->p->rows, f->p->heads, V);
+    int64_t state_bytes = fl_attn_prefill_state_bytes(f->p->rows, f->p->heads, f->head.v);
     oc_mat state = oc_block(run, state_bytes);
     memset(state.data, 0xff, (size_t)state_bytes); /* NaN: `first` must start every part of it */
     calls c = calls_of(f, be == run->ref, out, lse);
@@ -186,7 +195,7 @@ static void attend(oc_run *run, fl_backend *be, const fixture *f, const oc_mat *
 
 /* Two calls at once give the bits of two calls. */
 static void check_pairs(oc_run *run, const fixture *f) {
-    oc_mat out = oc_output(run, f->out.be.dtype, f->out.be.rows, V, V),
+    oc_mat out = oc_output(run, f->out.be.dtype, f->out.be.rows, f->head.v, f->head.v),
            lse = oc_output(run, FL_DTYPE_F32, f->lse.be.rows, 1, 1);
     attend(run, run->be, f, &out, &lse, true);
     oc_same(run, &out, &f->out.be);
@@ -195,25 +204,25 @@ static void check_pairs(oc_run *run, const fixture *f) {
 
 static void time_pattern(oc_run *run, const fixture *f) {
     fl_attn_prefill_args a = call_of(f, &f->passes[0], 0, false);
-    a.state = oc_memory(run, fl_attn_prefill_state_bytes(a.rows, a.n_heads, V));
+    a.state = oc_memory(run, fl_attn_prefill_state_bytes(a.rows, a.n_heads, f->head.v));
     a.scratch = oc_memory(run, fl_attn_prefill_scratch_bytes(&a));
     a.out = f->out.be.data;
     while (oc_timing(run, fl_attn_prefill_cost(&a))) OC_OK(run, run->be->op->attn_prefill(run->be, &a));
 }
 
-static void check_pattern(oc_run *run, const pattern *p) {
-    if (!oc_case(run, p->kind, "attn_prefill %s rows=%d pos=%d heads=%d split=%d", p->name, p->rows, p->pos,
-                 p->heads, p->split))
+static void check_pattern(oc_run *run, const pattern *p, head_dims head) {
+    if (!oc_case(run, p->kind, "attn_prefill %s rows=%d pos=%d heads=%d split=%d%s", p->name, p->rows, p->pos,
+                 p->heads, p->split, head.v == V ? "" : " dims=192/128"))
         return;
     const double largest_v = 3; /* nearly: means of many values are far below it */
     bool f32 = run->be->act_dtype == FL_DTYPE_F32;
-    fixture f = make_fixture(run, p);
+    fixture f = make_fixture(run, p, head);
     attend(run, run->be, &f, &f.out.be, &f.lse.be, false);
     attend(run, run->one, &f, &f.out.one, &f.lse.one, false);
     attend(run, run->ref, &f, &f.out.ref, &f.lse.ref, false);
     int64_t lines = f.out.ref.rows;
-    double *bound = oc_memory(run, lines * V * (int64_t)sizeof *bound);
-    for (int64_t i = 0; i < lines * V; i++) bound[i] = (f32 ? 1e-5 : 2e-2) * largest_v;
+    double *bound = oc_memory(run, lines * head.v * (int64_t)sizeof *bound);
+    for (int64_t i = 0; i < lines * head.v; i++) bound[i] = (f32 ? 1e-5 : 2e-2) * largest_v;
     oc_outs_near(run, &f.out, bound);
     for (int64_t i = 0; i < lines; i++) bound[i] = f32 ? 1e-4 : 1e-2;
     oc_outs_near(run, &f.lse, bound);
@@ -336,7 +345,10 @@ static void check_cost(oc_run *run) {
 }
 
 void fl_attn_prefill_view_check(oc_run *run) {
-    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) check_pattern(run, &patterns[i]);
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        check_pattern(run, &patterns[i], small_head);
+        if (patterns[i].kind == OC_CHECK) check_pattern(run, &patterns[i], large_head);
+    }
     if (!run->is_reference) return;
     check_limits(run);
     check_then(run);
