@@ -29,6 +29,8 @@ static const shape shapes[] = {
     {OC_CHECK, 4, 8192, 2, 128, 64, 128, 64, 131, OC_NORMAL},
     {OC_CHECK, 1, 1024, 2, 128, 32, 20, 64, 9, OC_NORMAL}, /* means that are not aligned */
     {OC_CHECK, 2, 1024, 1, 20, 12, 5, 64, 17, OC_TINY},
+    {OC_CHECK, 4, 1024, 2, 64, 64, 64, 64, 20, OC_NORMAL}, /* other sizes of cuda's kernel: 128, 144 of 192 */
+    {OC_CHECK, 2, 1024, 2, 128, 16, 24, 64, 18, OC_NORMAL},
     {OC_SLOW, 4, 65536, 4, 128, 64, 128, 128, 516, OC_NORMAL},
     {OC_BENCH, 32, 28672, 8, 64, 32, 64, 128, 256, OC_NORMAL},
     {OC_BENCH, 18, 49152, 16, 64, 32, 64, 128, 400, OC_NORMAL},

@@ -250,6 +250,39 @@ static void check_rounding(oc_run *run) {
     OC_REFUSED(run, run->be->op->kv_write(run->be, &args), "kv_write: n_seqs");
 }
 
+/* More rows or timelines than a device takes in one way, or at once: the bits of the reference. */
+static void check_many(oc_run *run, fl_kv_format format, int32_t timelines, int32_t rows_each) {
+    if (!oc_case(run, OC_CHECK, "kv_write %s timelines=%d rows=%d", fl_kv_format_name(format), timelines,
+                 rows_each))
+        return;
+    const shape s = {.latent = 128, .rope = 32, .format = format, .group = fl_kv_format_group(format, 128)};
+    fixture f = {.s = &s};
+    int32_t rows = timelines * rows_each, each = (62 + rows_each) / 64 + 1; /* pages, from slot 63 at most */
+    int32_t *all_pages = oc_memory(run, timelines * each * (int64_t)sizeof *all_pages);
+    fl_kv_rows *seqs = oc_memory(run, timelines * (int64_t)sizeof *seqs);
+    f.latent = oc_act(run, rows, s.latent, s.latent, OC_NORMAL);
+    f.k_pe = oc_input(run, FL_DTYPE_F32, rows, s.rope, s.rope);
+    f.table = oc_input(run, FL_DTYPE_F32, rows, s.rope, s.rope);
+    fill_k_pe(run, &f, true);
+    for (int32_t i = 0; i < timelines * each; i++) all_pages[i] = timelines * each - 1 - i;
+    for (int32_t i = 0; i < timelines; i++)
+        seqs[i] = (fl_kv_rows){
+            .row = i * rows_each, .n_rows = rows_each, .pos = i * 37 % 64, .pages = all_pages + i * each};
+    const fl_kv_write_args sized = make_args(&f, true, &(oc_mat){0});
+    f.stride = fl_kv_piece_bytes(&sized.kv) + 64;
+    fl_backend *const backends[] = {run->ref, run->be, run->one};
+    oc_mat pools[3];
+    for (int32_t i = 0; i < 3; i++) {
+        pools[i] = oc_block(run, timelines * each * f.stride);
+        fl_kv_write_args args = make_args(&f, i == 0, &pools[i]);
+        args.seqs = seqs;
+        args.n_seqs = timelines;
+        OC_OK(run, backends[i]->op->kv_write(backends[i], &args));
+        oc_guards(run, &pools[i]);
+        oc_same(run, &pools[i], &pools[0]);
+    }
+}
+
 static void check_int4_limits(oc_run *run, const fl_kv_write_args *plain) {
     static const uint16_t unordered[] = {3, 3}, beyond[] = {5, 128};
     fl_kv_write_args good = *plain;
@@ -309,6 +342,11 @@ static void check_limits(oc_run *run) {
 
 void fl_kv_write_check(oc_run *run) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_shape(run, &shapes[i]);
+    static const fl_kv_format formats[] = {FL_KV_BF16, FL_KV_FP8, FL_KV_INT4};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        check_many(run, formats[i], 1, 4099);
+        check_many(run, formats[i], 70, 3);
+    }
     check_rotation(run);
     check_rounding(run);
     check_limits(run);

@@ -26,6 +26,8 @@ static const shape shapes[] = {
     {OC_CHECK, 5, 130, 384, 8, 1, 1, FL_MOE_SIGMOID, FL_MOE_GREEDY, true, true, 2.827f},
     {OC_CHECK, 3, 25, 30, 4, 5, 5, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 1},
     {OC_CHECK, 34, 520, 32, 4, 4, 2, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 1},
+    {OC_CHECK, 5, 24, 640, 36, 20, 9, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 2.5f},
+    {OC_CHECK, 3, 16, 1024, 8, 8, 4, FL_MOE_SIGMOID, FL_MOE_GROUP_TOP2, true, true, 2.5f},
     {OC_SLOW, 131, 300, 72, 6, 1, 1, FL_MOE_SIGMOID, FL_MOE_GREEDY, true, true, 1},
     {OC_SLOW, 260, 520, 130, 4, 1, 1, FL_MOE_SIGMOID, FL_MOE_GREEDY, true, true, 2.5f},
     /* more tiles than a GPU has multiprocessors: whole sums a block, of weights split before */

@@ -18,7 +18,9 @@ static const shape shapes[] = {
     {OC_CHECK, 65, 130, true, false, 1e-6f, OC_SPIKE},    {OC_CHECK, 5, 256, true, true, 1e-6f, OC_LARGE},
     {OC_CHECK, 4, 96, false, true, 1e-6f, OC_TINY},       {OC_CHECK, 4, 33, true, true, 1e-6f, OC_ZERO},
     {OC_CHECK, 7, 100, true, true, 0.5f, OC_NORMAL},      {OC_CHECK, 2, 31, false, true, 4, OC_EQUAL},
-    {OC_CHECK, 130, 64, true, true, 1e-6f, OC_NORMAL},    {OC_SLOW, 33, 7168, true, true, 1e-6f, OC_NORMAL},
+    {OC_CHECK, 130, 64, true, true, 1e-6f, OC_NORMAL},    {OC_CHECK, 9, 640, true, true, 1e-6f, OC_NORMAL},
+    {OC_CHECK, 5, 2048, true, true, 1e-6f, OC_SPIKE},     {OC_CHECK, 3, 2560, true, false, 1e-6f, OC_NORMAL},
+    {OC_SLOW, 33, 7168, true, true, 1e-6f, OC_NORMAL},    {OC_SLOW, 3, 8448, true, true, 1e-6f, OC_NORMAL},
     {OC_BENCH, 1, 512, true, true, 1e-6f, OC_NORMAL},     {OC_BENCH, 2048, 512, true, true, 1e-6f, OC_NORMAL},
     {OC_BENCH, 256, 7168, false, true, 1e-6f, OC_NORMAL},
 };
@@ -74,14 +76,14 @@ static void expect(const fixture *f, const oc_mat *x, const oc_mat *y) {
     }
 }
 
-/* Every row alone: the same bits. */
-static void check_rows(oc_run *run, const fixture *f) {
+/* Every row alone, and all of them side by side: the same bits. */
+static void check_rows(oc_run *run, const fixture *f, int32_t at_once) {
     oc_mat x = oc_output(run, FL_DTYPE_F32, f->s->rows, f->s->dim, f->s->dim);
     oc_mat y = oc_output(run, f->y.be.dtype, f->s->rows, f->s->dim, f->s->dim);
     oc_copy(&x, &f->x0);
-    for (int32_t r = 0; r < f->s->rows; r++) {
+    for (int32_t r = 0; r < f->s->rows; r += at_once) {
         fl_rmsnorm_args args = make_args(f, &f->delta.be, &x, &y);
-        args.rows = 1;
+        args.rows = at_once;
         args.x = oc_at(&x, r, 0);
         args.y = oc_at(&y, r, 0);
         if (args.delta) args.delta = oc_at(&f->delta.be, r, 0);
@@ -110,7 +112,8 @@ static void check_shape(oc_run *run, const shape *s) {
     oc_same(run, &f.x.be, &x);
     oc_same(run, &f.x.ref, &x);
     oc_guards(run, &f.x.be);
-    if (s->kind != OC_BENCH) check_rows(run, &f);
+    if (s->kind != OC_BENCH) check_rows(run, &f, 1);
+    if (s->kind != OC_BENCH) check_rows(run, &f, s->rows);
     while (oc_timing(run, fl_rmsnorm_cost(&args))) OC_OK(run, run->be->op->rmsnorm(run->be, &args));
 }
 
