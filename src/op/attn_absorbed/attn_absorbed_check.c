@@ -22,6 +22,7 @@ enum {
     NOT_THE_NEXT,
     NO_KEY,
     OWN_KEY,
+    FAR_BACK,
     N_SIGHTS
 };
 
@@ -39,6 +40,7 @@ static const struct sight {
     [NOT_THE_NEXT] = {.view = {.window = 90, .distance_first = 64}},
     [NO_KEY] = {.view = {.window = 10, .distance_first = 10}},
     [OWN_KEY] = {.view = {.window = 1}},
+    [FAR_BACK] = {.view = {.window = 66000, .far = true}},
 };
 
 /* rows[i] rows of timeline i, the first at position pos[i]; ends with rows 0. */
@@ -138,6 +140,8 @@ static const shape shapes[] = {
      2,
      EVERY_KEY}, /* 132 splits; 106 longer spans */
     {OC_SLOW, 1, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {84479}, 0, EVERY_KEY}, /* 132 spans; 111 longer ones */
+    {OC_SLOW, 16, 512, 64, FL_KV_BF16, OC_NORMAL, {16}, {32300}, 0, NEAR},    /* tasks of 32 lanes on cuda */
+    {OC_SLOW, 128, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {67800}, 0, FAR_BACK}, /* 59 spans, two tasks each */
     {OC_BENCH, 8, 128, 32, FL_KV_FP8, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
     {OC_BENCH, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
     {OC_BENCH, 128, 512, 64, FL_KV_FP8, OC_NORMAL, {1}, {2047}, 0, EVERY_KEY},

@@ -247,37 +247,57 @@ static const shape tiled[] = {
     {OC_SLOW, 380, 11264, 72, 0, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 128 x 256 */
     {OC_SLOW, 1000, 3036, 200, 0, FL_MATMUL_ACT, OC_NORMAL, 8}, /* 128 x 192, the last one in part */
     {OC_SLOW, 500, 4096, 200, 0, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 128 x 128 */
+    {OC_SLOW, 900, 2560, 72, 5, FL_MATMUL_ACT, OC_NORMAL, 8},   /* the same four for groups */
+    {OC_SLOW, 200, 4096, 72, 8, FL_MATMUL_ACT, OC_NORMAL, 8},
+    {OC_SLOW, 200, 2560, 72, 8, FL_MATMUL_ACT, OC_NORMAL, 8},
+    {OC_SLOW, 200, 1536, 72, 8, FL_MATMUL_ACT, OC_NORMAL, 8},
 };
+
+/* Of at most 64 rows of one group from `row` on, whose end is returned. */
+static int32_t make_piece(fl_matmul_args *args, int32_t row, const fl_weight *w, const int32_t *group_rows,
+                          int32_t rows) {
+    int32_t group = 0;
+    while (group_rows && group_rows[group + 1] <= row) group++;
+    int32_t end = group_rows ? group_rows[group + 1] : rows;
+    args->w = &w[group];
+    args->n_groups = 1;
+    args->group_rows = NULL;
+    args->rows = end - row < 64 ? end - row : 64;
+    return row + args->rows;
+}
 
 /* A device chooses tiles by rows and features: all rows at once have the bits of 64 at a time, whose sums are checked
  * above. */
 static void check_tiles(oc_run *run, const shape *s) {
     static const fl_matmul_out outs[] = {FL_MATMUL_F32, FL_MATMUL_ACT, FL_MATMUL_SWIGLU};
     if (!run->be->device || !run->be->deterministic) return;
-    if (!oc_case(run, s->kind, "matmul tiles rows=%d n=%d k=%d", s->rows, s->n, s->k)) return;
+    if (!oc_case(run, s->kind, "matmul tiles rows=%d n=%d k=%d groups=%d", s->rows, s->n, s->k, s->groups))
+        return;
     oc_pair x = oc_act(run, s->rows, s->k, s->k + s->gap, s->fill);
-    oc_weights w = oc_weights_make(run, 1, s->n, s->k, OC_NORMAL);
+    oc_weights w = oc_weights_make(run, s->groups ? s->groups : 1, s->n, s->k, OC_NORMAL);
+    int32_t *group_rows = s->groups ? make_groups(run, s->groups, s->rows) : NULL;
     for (size_t i = 0; i < sizeof outs / sizeof *outs; i++) {
         fl_dtype dtype = outs[i] == FL_MATMUL_F32 ? FL_DTYPE_F32 : run->be->act_dtype;
         int32_t width = fl_matmul_width(outs[i], s->n);
         oc_mat whole = oc_output(run, dtype, s->rows, width, width);
         oc_mat pieces = oc_output(run, dtype, s->rows, width, width);
-        fl_matmul_args args = {.x = x.be.data, .x_stride = x.be.stride, .w = w.be, .n_groups = 1};
-        args.out = outs[i];
-        args.y_stride = width;
-        for (int32_t r = 0; r < s->rows; r += args.rows) {
-            args.rows = s->rows - r < 64 ? s->rows - r : 64;
+        fl_matmul_args args = {.x_stride = x.be.stride, .out = outs[i], .y_stride = width};
+        for (int32_t r = 0, end; r < s->rows; r = end) {
+            end = make_piece(&args, r, w.be, group_rows, s->rows);
             args.x = oc_at(&x.be, r, 0);
             args.y = oc_at(&pieces, r, 0);
             OC_OK(run, run->be->op->matmul(run->be, &args));
         }
+        args.w = w.be;
+        args.n_groups = s->groups ? s->groups : 1;
+        args.group_rows = group_rows;
         args.rows = s->rows;
         args.x = x.be.data;
         args.y = whole.data;
         OC_OK(run, run->be->op->matmul(run->be, &args));
         oc_guards(run, &whole);
         oc_same(run, &whole, &pieces);
-        if (outs[i] == FL_MATMUL_F32) fl_matmul_check_rope(run, &args, 0);
+        if (outs[i] == FL_MATMUL_F32 && !s->groups) fl_matmul_check_rope(run, &args, 0);
     }
 }
 

@@ -55,6 +55,9 @@ static const shape tiled[] = {
     {OC_SLOW, 2100, 3072, 256, 0, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 192 x 128 */
     {OC_SLOW, 2100, 1024, 512, 2, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 192 x 128, clusters */
     {OC_SLOW, 2000, 2048, 3200, 0, FL_MATMUL_ACT, OC_NORMAL, 8}, /* 256 x 128, clusters, but for f32 */
+    {OC_SLOW, 1300, 768, 640, 2, FL_MATMUL_ACT, OC_NORMAL, 8},   /* for groups: 128 x 128 */
+    {OC_SLOW, 1300, 1536, 128, 2, FL_MATMUL_ACT, OC_NORMAL, 8},  /* 128 x 192 */
+    {OC_SLOW, 2000, 1536, 3200, 2, FL_MATMUL_ACT, OC_NORMAL, 8}, /* 256 x 128, clusters, but for f32 */
 };
 
 typedef struct fixture {
