@@ -80,13 +80,18 @@ static void list_remove(fl_call *call) {
     fl_http_release(call->exchange);
 }
 
-void fl_call_cancel(fl_call *call) {
-    pthread_mutex_lock(&call->lock);
+/* Needs the lock. */
+static void cancel(fl_call *call) {
     call->gone = true;
     for (int32_t i = 0; i < call->n_choices; i++) {
         fl_choice *c = &call->choices[i];
         if (c->submitted && !c->done) fl_worker_link_cancel(call->front->link, c->id);
     }
+}
+
+void fl_call_cancel(fl_call *call) {
+    pthread_mutex_lock(&call->lock);
+    cancel(call);
     pthread_mutex_unlock(&call->lock);
 }
 
@@ -98,16 +103,13 @@ static void begin(fl_call *call) {
     fl_http_stream_begin(call->exchange, "text/event-stream; charset=utf-8");
 }
 
-/* Needs the lock. A reader that is too slow has had its stream cut off by this; the connection's end cancels. */
+/* Needs the lock. A reader that is too slow has had its stream cut off by this. */
 static void write_out(fl_call *call, const char *bytes, size_t n) {
     if (call->gone || n == 0) return;
     begin(call);
-    if (fl_http_stream_write(call->exchange, bytes, n)) return;
-    fl_metrics_count(call->front->metrics, FL_COUNTER_SLOW_READERS);
-    call->gone = true;
-    for (int32_t i = 0; i < call->n_choices; i++)
-        if (call->choices[i].submitted && !call->choices[i].done)
-            fl_worker_link_cancel(call->front->link, call->choices[i].id);
+    fl_http_written written = fl_http_stream_write(call->exchange, bytes, n);
+    if (written == FL_HTTP_TOO_SLOW) fl_metrics_count(call->front->metrics, FL_COUNTER_SLOW_READERS);
+    if (written != FL_HTTP_WRITTEN) cancel(call);
 }
 
 /* Needs the lock. A comment of the event stream, which clients skip. */
@@ -233,9 +235,9 @@ static void on_event(void *context, const fl_event *event, const fl_mark *marks,
         c->done = true;
         call->n_left--;
     }
-    bool over = call->n_left == 0, cancel = call->finished && !over && event->type == FL_EVENT_DONE;
-    pthread_mutex_unlock(&call->lock);
-    if (cancel) fl_call_cancel(call);
+    bool over = call->n_left == 0;
+    if (call->finished && !over && event->type == FL_EVENT_DONE) cancel(call);
+    pthread_mutex_unlock(&call->lock); /* without `over` a request thread may end the call from here on */
     if (over) list_remove(call);
 }
 
@@ -326,9 +328,9 @@ static fl_err submit(fl_call *call, fl_choice *c, int64_t ctx_tokens) {
     pthread_mutex_lock(&call->lock);
     c->id = id;
     c->submitted = true;
-    bool cancel = call->gone && !c->done;
+    bool unwanted = call->gone && !c->done;
     pthread_mutex_unlock(&call->lock);
-    if (cancel) fl_worker_link_cancel(call->front->link, id);
+    if (unwanted) fl_worker_link_cancel(call->front->link, id);
     return FL_ERR_OK;
 }
 

@@ -109,6 +109,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     bool complete = code == MHD_REQUEST_TERMINATED_COMPLETED_OK && !e->cut;
     e->done = true;
     pthread_mutex_unlock(&e->lock);
+    if (complete) fl_http_uncount_body(e); /* before the next body is read, by this thread */
     if (e->handled) {
         http->options.handlers.ended(http->options.handlers.context, e, complete);
         atomic_fetch_sub(&http->n_exchanges, 1);
@@ -141,10 +142,11 @@ fl_err fl_http_open(const fl_http_options *options, fl_http **out) {
     pthread_mutex_init(&http->to_send_lock, NULL);
     FL_TRY_GOTO(open_listener(http));
     FL_TRY_GOTO(fl_http_watch_open(http));
+    *out = http; /* handlers look for it, and the first may be called before start_daemon returns */
     FL_TRY_GOTO(start_daemon(http));
-    *out = http;
     return FL_ERR_OK;
 fail:
+    *out = NULL;
     fl_http_close(http);
     return err;
 }

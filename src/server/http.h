@@ -99,7 +99,8 @@ void fl_http_hold(fl_http_exchange *exchange);
 void fl_http_release(fl_http_exchange *exchange);
 
 /* The body, until fl_http_drop_body or the exchange's end. A dropped body still counts in the bound over all
- * bodies: what was made of it takes as much. */
+ * bodies, since what was made of it takes as much: until its answer is out or, of one that was cut off, until nobody
+ * holds the exchange any more. */
 const char *fl_http_get_body(const fl_http_exchange *exchange, size_t *n_bytes);
 void fl_http_drop_body(fl_http_exchange *exchange);
 
@@ -129,9 +130,14 @@ void fl_http_answer_send(fl_http_exchange *exchange, const fl_http_answer *answe
 /* Begins an answer of unknown length: status 200 and these fields, sent with the first write, so write at once. */
 void fl_http_stream_begin(fl_http_exchange *exchange, const char *content_type);
 
-/* Adds bytes. false: the client has left or is so slow that stream_bytes_max are waiting; the stream is then cut off
- * and more writes are dropped. */
-bool fl_http_stream_write(fl_http_exchange *exchange, const char *bytes, size_t n_bytes);
+typedef enum fl_http_written {
+    FL_HTTP_WRITTEN,
+    FL_HTTP_LEFT,    /* the client has left, or the stream was ended or cut off before: dropped */
+    FL_HTTP_TOO_SLOW /* stream_bytes_max were waiting (or there was no memory): cut off by this write */
+} fl_http_written;
+
+/* Adds bytes. */
+fl_http_written fl_http_stream_write(fl_http_exchange *exchange, const char *bytes, size_t n_bytes);
 
 /* fl_now_s() of the last write. */
 double fl_http_stream_written_s(fl_http_exchange *exchange);

@@ -121,8 +121,7 @@ static enum MHD_Result on_upload(fl_http_exchange *e, const char *bytes, size_t 
         if (e->answered) {
             e->drain_bytes = e->body_bytes_max;
             fl_http_drop_body(e); /* nothing will be made of it */
-            atomic_fetch_sub(&e->http->n_body_bytes, e->counted_bytes);
-            e->counted_bytes = 0;
+            fl_http_uncount_body(e);
         }
     }
     if (e->answered) {

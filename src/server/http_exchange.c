@@ -31,11 +31,16 @@ void fl_http_hold(fl_http_exchange *e) {
     atomic_fetch_add(&e->n_refs, 1);
 }
 
+void fl_http_uncount_body(fl_http_exchange *e) {
+    atomic_fetch_sub(&e->http->n_body_bytes, e->counted_bytes);
+    e->counted_bytes = 0;
+}
+
 void fl_http_release(fl_http_exchange *e) {
     if (!e || atomic_fetch_sub(&e->n_refs, 1) != 1) return;
     if (e->handled) e->http->options.handlers.free(e->http->options.handlers.context, e);
     fl_http_drop_body(e);
-    atomic_fetch_sub(&e->http->n_body_bytes, e->counted_bytes);
+    fl_http_uncount_body(e);
     if (!e->queued) free(e->answer.body); /* afterwards the library frees it */
     fl_buffer_free(&e->out);
     free(e->target);

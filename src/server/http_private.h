@@ -76,6 +76,9 @@ struct fl_http_exchange {
 /* http_exchange.c */
 fl_http_exchange *fl_http_exchange_new(fl_http *http, struct MHD_Connection *connection, const char *target);
 
+/* Takes the body out of the bound over all bodies. */
+void fl_http_uncount_body(fl_http_exchange *exchange);
+
 /* Gives the library the answer if there is one, else has it wait. */
 enum MHD_Result fl_http_exchange_proceed(fl_http_exchange *exchange);
 

@@ -31,7 +31,7 @@ static void add_chunk(fl_buffer *out, const char *bytes, size_t n_bytes) {
     fl_buffer_add(out, "\r\n", 2);
 }
 
-bool fl_http_stream_write(fl_http_exchange *e, const char *bytes, size_t n_bytes) {
+fl_http_written fl_http_stream_write(fl_http_exchange *e, const char *bytes, size_t n_bytes) {
     pthread_mutex_lock(&e->lock);
     bool open = e->streaming && !e->stream_ended && !e->cut && !e->done;
     if (open && e->chunked && n_bytes > 0)
@@ -47,7 +47,7 @@ bool fl_http_stream_write(fl_http_exchange *e, const char *bytes, size_t n_bytes
         fl_http_reset(e);
     }
     pthread_mutex_unlock(&e->lock);
-    return fits;
+    return fits ? FL_HTTP_WRITTEN : open ? FL_HTTP_TOO_SLOW : FL_HTTP_LEFT;
 }
 
 double fl_http_stream_written_s(fl_http_exchange *e) {

@@ -126,6 +126,7 @@ static void random_leaving_leaves_nothing_behind(void **state) {
     }
     (void)wait_metric(port, FLIGHT, 1, false);
     (void)wait_metric(port, "firstlight:num_requests_running", 0, false);
+    assert_true(http_metric(port, "firstlight:slow_readers_total") == 0); /* they left, and were not slow */
     reply r = http_post(port, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":2}");
     assert_int_equal(r.status, 200);
     reply_free(&r);
