@@ -23,6 +23,7 @@ static const char *const fault_text[FL_CUDA_N_FAULTS] = {
 
 fl_err fl_cuda_check(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return FL_ERR_OK;
+    cudaGetLastError(); /* told here: else the next launch would be told of it, after what was only refused */
     fl_err code = error == cudaErrorMemoryAllocation ? FL_ERR_NOMEM : FL_ERR_DEVICE;
     return FL_FAIL(code, "CUDA: %s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
