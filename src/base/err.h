@@ -20,7 +20,7 @@ fl_err fl_err_set(fl_err code, const char *file, int line, const char *format, .
 /* "FILE:LINE" of this thread's last failure, for debug logs; "" if there was none. */
 const char *fl_err_place(void);
 
-/* The process exit code (CLI.md) that belongs to an error: 65 bad data, 69 no device, 70 internal, 75 again,
+/* The process exit code that belongs to an error: 65 bad data, 69 no device, 70 internal, 75 again,
  * 78 config. */
 int fl_err_exit_code(fl_err code);
 

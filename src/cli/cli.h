@@ -42,9 +42,14 @@ fl_err fl_cli_print_json(json_t *object);
 /* What was written to standard output has arrived. */
 fl_err fl_cli_flush(void);
 
+/* FL_ERR_IO: a file that the verb would write at its end cannot be written, known before hours of work. */
+fl_err fl_cli_check_outputs(const fl_options *options);
+
 /* Help texts, on `file`. */
 void fl_help_overview(FILE *file);
 void fl_help_verb(FILE *file, const fl_verb *verb);
+/* All verbs of a first word, as of "bench"; false: it is none's. */
+bool fl_help_group(FILE *file, const char *first);
 void fl_help_man(FILE *file);
 void fl_help_completion(FILE *file, const char *shell);
 

@@ -18,13 +18,17 @@ static void on_interrupt(int signal_number) {
 
 /* The first model that the server names. */
 static fl_err find_model(const fl_http_server *server, char *name, size_t n_bytes) {
-    char *text = NULL;
+    char *text = NULL, why[256];
     int32_t status;
-    FL_TRY(fl_http_fetch(server, "/v1/models", NULL, 30, &status, &text));
+    fl_err err = fl_http_fetch(server, "/v1/models", NULL, 30, &status, &text);
+    if (err != FL_ERR_OK) {
+        snprintf(why, sizeof why, "%s", fl_err_detail());
+        return FL_FAIL(err, "--url http://%s: %s; `firstlight serve MODEL` starts a server", server->host,
+                       why);
+    }
     json_t *root = json_loads(text, 0, NULL);
     const char *id =
         json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
-    fl_err err = FL_ERR_OK;
     if (status != 200 || !id)
         err = FL_FAIL(FL_ERR_IO, "/v1/models: expected the server's models, found status %d: %.200s", status,
                       text);

@@ -237,15 +237,18 @@ static fl_err write_heat_map(const evaluating *e) {
 static fl_err report(evaluating *e) {
     const fl_eval_chance chance = {.resamples = RESAMPLES, .seed = (uint64_t)e->options->seed};
     describe(e);
-    FL_TRY(fl_eval_report_make(&e->results, &chance, &e->report));
-    if (e->options->heat_map) FL_TRY(write_heat_map(e));
-    return FL_ERR_OK;
+    return fl_eval_report_make(&e->results, &chance, &e->report);
 }
 
+/* The picture last: a full disk must not take the report with it. */
 static fl_err show_report(const evaluating *e) {
-    if (e->options->json) return fl_cli_print_json(fl_eval_report_json(&e->report, &e->about));
-    fl_eval_report_print(stdout, &e->report, &e->about);
-    return fl_cli_flush();
+    if (e->options->json) {
+        FL_TRY(fl_cli_print_json(fl_eval_report_json(&e->report, &e->about)));
+    } else {
+        fl_eval_report_print(stdout, &e->report, &e->about);
+        FL_TRY(fl_cli_flush());
+    }
+    return e->options->heat_map ? write_heat_map(e) : FL_ERR_OK;
 }
 
 static fl_err evaluate(evaluating *e) {

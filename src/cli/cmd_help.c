@@ -24,12 +24,6 @@ int fl_cmd_help(const fl_options *o) {
     if (o->man) fl_help_man(stdout);
     else if (o->completion) fl_help_completion(stdout, o->completion);
     else if (o->operands.n == 0) fl_help_overview(stdout);
-    else if (o->operands.n == 1 && strcmp(o->operands.items[0], "bench") == 0)
-        for (const fl_verb *v = fl_verbs; v->name; v++) {
-            if (v->bit &
-                (FL_VERB_BENCH_PREFILL | FL_VERB_BENCH_DECODE | FL_VERB_BENCH_GRAPH | FL_VERB_BENCH_KERNELS))
-                fl_help_verb(stdout, v);
-        }
-    else return help_about(o);
+    else if (o->operands.n != 1 || !fl_help_group(stdout, o->operands.items[0])) return help_about(o);
     return 0;
 }

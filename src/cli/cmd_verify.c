@@ -40,7 +40,8 @@ static fl_err verify(verifying *v) {
     fl_progress_begin(&v->progress, "hashing");
     if (v->options->write) return fl_lock_write(dir, on_bytes, v);
     if (!fl_lock_exists(dir))
-        return FL_FAIL(FL_ERR_CONFIG, "%s/%s: no such file; the checkpoint itself is whole", dir,
+        return FL_FAIL(FL_ERR_CONFIG,
+                       "%s/%s: no such file; the checkpoint itself is whole, and --write makes it", dir,
                        FL_LOCK_NAME);
     return fl_lock_check(dir, &(fl_lock_calls){.progress = on_bytes, .mismatch = on_mismatch, .context = v});
 }

@@ -37,6 +37,17 @@ void fl_help_verb(FILE *file, const fl_verb *verb) {
     fprintf(file, "\nexample\n  firstlight %s\n", verb->example);
 }
 
+bool fl_help_group(FILE *file, const char *first) {
+    bool found = false;
+    for (const fl_verb *v = fl_verbs; v->name; v++) {
+        if (!fl_verb_is_of(v, first)) continue;
+        if (found) fputc('\n', file);
+        fl_help_verb(file, v);
+        found = true;
+    }
+    return found;
+}
+
 void fl_help_overview(FILE *file) {
     fprintf(file, "firstlight: answers about long texts, from checkpoints of DeepSeek-V3's architecture\n\n"
                   "usage: firstlight VERB [operands] [options]\n\n");

@@ -18,10 +18,13 @@ static void put_choices(FILE *file, const char *choices) {
 }
 
 static bool is_path(const fl_option *o) {
-    return o->value && (strcmp(o->value, "PATH") == 0 || strcmp(o->value, "FILE") == 0);
+    static const char *const kinds[] = {"PATH", "FILE", "FOLDER", "MODEL"};
+    for (size_t i = 0; o->value && i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(o->value, kinds[i]) == 0) return true;
+    return false;
 }
 
-/* First words of the verbs, each once ("bench" stands for both of its verbs). */
+/* First words of the verbs, each once ("bench" stands for all of its verbs). */
 static void put_first_words(FILE *file) {
     size_t last = 0;
     const char *before = "";
@@ -30,6 +33,17 @@ static void put_first_words(FILE *file) {
         if (n != last || strncmp(before, v->name, n) != 0) fprintf(file, " %.*s", (int)n, v->name);
         before = v->name;
         last = n;
+    }
+}
+
+/* What may stand behind "bench". */
+static void put_second_words(FILE *file) {
+    const char *separator = "";
+    for (const fl_verb *v = fl_verbs; v->name; v++) {
+        const char *second = strchr(v->name, ' ');
+        if (!second) continue;
+        fprintf(file, "%s%s", separator, second + 1);
+        separator = " ";
     }
 }
 
@@ -46,9 +60,10 @@ static void put_bash(FILE *file) {
     put_first_words(file);
     fputs("\" -- \"$word\"))\n        return\n    fi\n"
           "    if [ \"$COMP_CWORD\" -eq 2 ] && [ \"${COMP_WORDS[1]}\" = bench ]; then\n"
-          "        COMPREPLY=($(compgen -W \"prefill decode\" -- \"$word\"))\n        return\n    fi\n"
-          "    case \"$verb $before\" in\n",
+          "        COMPREPLY=($(compgen -W \"",
           file);
+    put_second_words(file);
+    fputs("\" -- \"$word\"))\n        return\n    fi\n    case \"$verb $before\" in\n", file);
     for (const fl_option *o = fl_option_table; o->name; o++) {
         if (!o->choices) continue;
         const char *separator = "    ";
@@ -108,7 +123,10 @@ static void put_zsh(FILE *file) {
           file);
     put_first_words(file);
     fputs("\n        return\n    fi\n    if [[ $verb == bench ]]; then\n"
-          "        if (( CURRENT == 3 )); then compadd -- prefill decode; return; fi\n"
+          "        if (( CURRENT == 3 )); then compadd -- ",
+          file);
+    put_second_words(file);
+    fputs("; return; fi\n"
           "        verb=\"bench $words[3]\"\n        shift words; (( CURRENT-- ))\n    fi\n"
           "    shift words; (( CURRENT-- ))\n    case $verb in\n",
           file);
@@ -126,7 +144,9 @@ static void put_fish(FILE *file) {
           "complete -c firstlight -n __fish_use_subcommand -f -a '",
           file);
     put_first_words(file);
-    fputs("'\ncomplete -c firstlight -n '__fish_seen_subcommand_from bench' -f -a 'prefill decode'\n", file);
+    fputs("'\ncomplete -c firstlight -n '__fish_seen_subcommand_from bench' -f -a '", file);
+    put_second_words(file);
+    fputs("'\n", file);
     for (const fl_verb *v = fl_verbs; v->name; v++)
         for (const fl_option *o = fl_option_table; o->name; o++) {
             if (!(o->verbs & v->bit)) continue;

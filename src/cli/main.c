@@ -10,6 +10,12 @@ static bool wants_overview(const char *argument) {
     return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
 }
 
+/* The exit code when all that is left is that standard output takes it. */
+static int written(void) {
+    fl_err err = fl_cli_flush();
+    return err == FL_ERR_OK ? 0 : fl_cli_fail(NULL, err);
+}
+
 int main(int argc, char **argv) {
     static char version[] = "version";
     const fl_verb *verb = NULL;
@@ -18,8 +24,9 @@ int main(int argc, char **argv) {
     if (argc >= 2 && strcmp(argv[1], "--version") == 0) argv[1] = version;
     if (argc >= 2 && wants_overview(argv[1])) {
         fl_help_overview(stdout);
-        return 0;
+        return written();
     }
+    if (argc == 3 && wants_overview(argv[2]) && fl_help_group(stdout, argv[1])) return written();
     fl_err err = fl_verb_find(argc, argv, &verb, &n_words);
     if (err != FL_ERR_OK) return fl_cli_fail(NULL, err);
     fl_options options;
@@ -27,6 +34,7 @@ int main(int argc, char **argv) {
     if (err != FL_ERR_OK) return fl_cli_fail(verb->name, err);
     int code = 0;
     if (options.help) fl_help_verb(stdout, verb);
+    else if ((err = fl_cli_check_outputs(&options)) != FL_ERR_OK) code = fl_cli_fail(verb->name, err);
     else code = verb->run(&options);
     fl_options_close(&options);
     if (code == 0 && (err = fl_cli_flush()) != FL_ERR_OK) code = fl_cli_fail(verb->name, err);

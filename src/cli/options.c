@@ -268,18 +268,24 @@ void fl_options_close(fl_options *options) {
     *options = (fl_options){0};
 }
 
-/* "run, chat, ..." */
-static const char *verb_list(char *text, size_t n_bytes) {
-    size_t n = 0;
+/* "run, chat, ...", or with a first word what may stand behind it: "prefill, decode, ...", "" if nothing may. */
+static const char *verb_list(const char *first, char *text, size_t n_bytes) {
+    size_t n = 0, skipped = first ? strlen(first) + 1 : 0;
     text[0] = '\0';
     for (const fl_verb *v = fl_verbs; v->name && n < n_bytes; v++)
-        n += (size_t)snprintf(text + n, n_bytes - n, "%s%s", n > 0 ? ", " : "", v->name);
+        if (!first || fl_verb_is_of(v, first))
+            n += (size_t)snprintf(text + n, n_bytes - n, "%s%s", n > 0 ? ", " : "", v->name + skipped);
     return text;
+}
+
+bool fl_verb_is_of(const fl_verb *verb, const char *first) {
+    size_t n = strlen(first);
+    return strncmp(verb->name, first, n) == 0 && verb->name[n] == ' ';
 }
 
 fl_err fl_verb_find(int argc, char **argv, const fl_verb **out, int *n_words) {
     char list[256], typed[64];
-    if (argc < 2) return FL_FAIL(FL_ERR_INVALID, "expected a verb: %s", verb_list(list, sizeof list));
+    if (argc < 2) return FL_FAIL(FL_ERR_INVALID, "expected a verb: %s", verb_list(NULL, list, sizeof list));
     const fl_verb *nearest = NULL;
     int least = 100;
     for (const fl_verb *v = fl_verbs; v->name; v++) {
@@ -299,6 +305,8 @@ fl_err fl_verb_find(int argc, char **argv, const fl_verb **out, int *n_words) {
     }
     if (nearest)
         return FL_FAIL(FL_ERR_INVALID, "there is no verb '%s'; did you mean %s?", argv[1], nearest->name);
+    if (*verb_list(argv[1], list, sizeof list))
+        return FL_FAIL(FL_ERR_INVALID, "expected '%s' and one of: %s", argv[1], list);
     return FL_FAIL(FL_ERR_INVALID, "there is no verb '%s'; expected one of: %s", argv[1],
-                   verb_list(list, sizeof list));
+                   verb_list(NULL, list, sizeof list));
 }

@@ -181,6 +181,9 @@ void fl_options_close(fl_options *options);
 /* 4096, 4k, 512k, 2m, 1g, k = 1024. FL_ERR_INVALID names `what`. */
 fl_err fl_size_parse(const char *text, const char *what, int64_t *out);
 
+/* Whether the verb has two words of which this is the first, as "bench" of "bench prefill". */
+bool fl_verb_is_of(const fl_verb *verb, const char *first);
+
 /* The verb of argv[1] (and argv[2]); *n_words is how many arguments name it. FL_ERR_INVALID: there is none of that
  * name. */
 fl_err fl_verb_find(int argc, char **argv, const fl_verb **out, int *n_words);

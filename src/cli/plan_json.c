@@ -1,4 +1,4 @@
-/* A plan as JSON: CLI.md's fields first. */
+/* A plan as JSON. */
 #include "cli/plan_report.h"
 
 static json_t *memory_json(const fl_share_memory *m) {

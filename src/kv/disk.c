@@ -379,8 +379,8 @@ const uint8_t *fl_disk_secret(const fl_disk *d) {
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
 static fl_err make_folder(const char *path) {
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return FL_FAIL(FL_ERR_IO, "%s: %s", path, strerror(errno));
-    return FL_ERR_OK;
+    if (mkdir(path, 0700) == 0 || errno == EEXIST) return FL_ERR_OK;
+    return FL_FAIL(FL_ERR_IO, "kv_disk: cannot make the folder %s: %s", path, strerror(errno));
 }
 
 static fl_err lock_folder(fl_disk *d) {
@@ -389,7 +389,8 @@ static fl_err lock_folder(fl_disk *d) {
     d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock_fd < 0) return FL_FAIL(FL_ERR_IO, "%s: %s", path, strerror(errno));
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB) != 0)
-        return FL_FAIL(FL_ERR_CONFIG, "%s: another process uses this folder", d->dir);
+        return FL_FAIL(FL_ERR_CONFIG, "kv_disk: another process uses %s; give each a folder of its own",
+                       d->dir);
     return FL_ERR_OK;
 }
 

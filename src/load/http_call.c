@@ -138,7 +138,7 @@ static fl_err connected(fl_http_call *c) {
     int error = 0;
     socklen_t n = sizeof error;
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &n);
-    if (error != 0) return FL_FAIL(FL_ERR_IO, "connecting: %s", strerror(error));
+    if (error != 0) return FL_FAIL(FL_ERR_IO, "cannot connect: %s", strerror(error));
     c->state = FL_HTTP_SEND;
     return FL_ERR_OK;
 }

@@ -41,18 +41,22 @@ fl_err fl_lock_write(const char *dir, fl_progress_fn *progress, void *context) {
     return err;
 }
 
+/* What to do, where a person may have meant the change. */
+#define WRITE_ANEW "; if that is wanted, `firstlight verify MODEL --write` writes a new lock"
+
 static fl_err load_lock(const char *dir, json_t **out) {
     char *text = NULL;
     size_t n_bytes = 0;
     json_error_t why;
     if (!fl_lock_exists(dir))
-        return FL_FAIL(FL_ERR_CONFIG, "%s: no such file in '%s'; `firstlight verify --write` makes it",
+        return FL_FAIL(FL_ERR_CONFIG, "%s: no such file in '%s'; `firstlight verify MODEL --write` makes it",
                        FL_LOCK_NAME, dir);
     FL_TRY(fl_file_read(dir, FL_LOCK_NAME, LOCK_BYTES_MAX, &text, &n_bytes));
     json_t *lock = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &why);
     free(text);
     if (!lock)
-        return FL_FAIL(FL_ERR_CONFIG, "%s: not valid JSON, line %d: %s", FL_LOCK_NAME, why.line, why.text);
+        return FL_FAIL(FL_ERR_CONFIG, "%s: not valid JSON, line %d: %s" WRITE_ANEW, FL_LOCK_NAME, why.line,
+                       why.text);
     const json_t *format = json_object_get(lock, "format");
     if (json_is_integer(format) && json_integer_value(format) == LOCK_FORMAT && json_object_size(lock) == 4 &&
         json_is_string(json_object_get(lock, "engine")) &&
@@ -62,7 +66,8 @@ static fl_err load_lock(const char *dir, json_t **out) {
         return FL_ERR_OK;
     }
     json_decref(lock);
-    return FL_FAIL(FL_ERR_CONFIG, "%s: expected an object with format %d, engine, fingerprint and files",
+    return FL_FAIL(FL_ERR_CONFIG,
+                   "%s: expected an object with format %d, engine, fingerprint and files" WRITE_ANEW,
                    FL_LOCK_NAME, LOCK_FORMAT);
 }
 
@@ -79,8 +84,8 @@ static void report(comparison *c, const char *field, const char *expected, const
         c->calls->mismatch(c->calls->context,
                            &(fl_lock_mismatch){.field = field, .expected = expected, .found = found});
     if (c->err == FL_ERR_OK)
-        c->err = FL_FAIL(FL_ERR_CONFIG, "%s: field '%.200s': expected %.200s, found %.200s", FL_LOCK_NAME,
-                         field, expected, found);
+        c->err = FL_FAIL(FL_ERR_CONFIG, "%s: field '%.200s': expected %.200s, found %.200s" WRITE_ANEW,
+                         FL_LOCK_NAME, field, expected, found);
 }
 
 static void compare_file(comparison *c, const fl_fingerprint_file *file, const json_t *locked) {

@@ -54,7 +54,9 @@ static fl_err open_listener(fl_http *http) {
     if (failed) return FL_FAIL(FL_ERR_IO, "host '%s': %s", o->host, gai_strerror(failed));
     fl_err err = listen_on(list, &http->listen_fd);
     freeaddrinfo(list);
-    if (err != FL_ERR_OK) return FL_FAIL(err, "%s:%d: %s", o->host, o->port, strerror(errno));
+    if (err != FL_ERR_OK)
+        return FL_FAIL(err, "--host %s --port %d: cannot listen there: %s", o->host, o->port,
+                       strerror(errno));
     if (getsockname(http->listen_fd, (struct sockaddr *)&name, &name_bytes) != 0)
         return FL_FAIL(FL_ERR_IO, "getsockname: %s", strerror(errno));
     const void *at = &name;

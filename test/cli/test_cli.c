@@ -299,6 +299,55 @@ static void wrong_command_lines_exit_with_2(void **state) {
     drop(r);
 }
 
+/* Files that a verb writes at its end are refused before its work, which here would fail by another name. */
+static void files_that_cannot_be_written_are_told_first(void **state) {
+    (void)state;
+    const struct {
+        const char *verb[2], *option;
+    } cases[] = {{{"run", NULL}, "--trace"},        {{"bench", "prefill"}, "--trace"},
+                 {{"bench", "prefill"}, "--rates"}, {{"bench", "frontier"}, "--csv"},
+                 {{"bench", "ladder"}, "--svg"},    {{"eval", NULL}, "--heat-map"},
+                 {{"plan", NULL}, "--html"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *arguments[8] = {cases[i].verb[0]};
+        int n = 1;
+        if (cases[i].verb[1]) arguments[n++] = cases[i].verb[1];
+        arguments[n++] = path_in("no-model");
+        arguments[n++] = cases[i].option;
+        arguments[n] = path_in("no-folder/file");
+        result r = finish(start(arguments, ""));
+        expect_code(&r, 1);
+        expect_in(r.err, cases[i].option);
+        expect_in(r.err, "cannot write");
+        drop(r);
+        if (i == 2) continue; /* rates are read where the file is there */
+        arguments[n] = folder;
+        r = finish(start(arguments, ""));
+        expect_code(&r, 1);
+        expect_in(r.err, "Is a directory");
+        drop(r);
+    }
+}
+
+static void errors_name_their_cause_and_what_to_do(void **state) {
+    (void)state;
+    result r = RUN("bench", "serve", "--url", "http://127.0.0.1:1");
+    expect_code(&r, 1);
+    expect_in(r.err, "--url http://127.0.0.1:1: ");
+    expect_in(r.err, "`firstlight serve MODEL`");
+    drop(r);
+    text_write("bytes", "\xff\xfe");
+    r = RUN("run", MODEL, "-f", path_in("bytes"), "What is it?");
+    expect_code(&r, 65);
+    expect_in(r.err, "bytes is no text");
+    expect_in(r.err, "if the file is one of a checkpoint"); /* it is none: not as if it were */
+    drop(r);
+    r = RUN("bench", "--help");
+    expect_code(&r, 0);
+    expect_in(r.out, "firstlight bench ladder");
+    drop(r);
+}
+
 static void benchmarks_give_json(void **state) {
     (void)state;
     result r = RUN("bench", "prefill", MODEL, "--tokens", "64,128", "--runs", "1", "--json");
@@ -397,6 +446,8 @@ int main(void) {
         cmocka_unit_test(inspect_and_its_sums),
         cmocka_unit_test(verify_writes_and_checks_the_lock),
         cmocka_unit_test(wrong_command_lines_exit_with_2),
+        cmocka_unit_test(files_that_cannot_be_written_are_told_first),
+        cmocka_unit_test(errors_name_their_cause_and_what_to_do),
         cmocka_unit_test(benchmarks_give_json),
         cmocka_unit_test(kernels_are_timed),
         cmocka_unit_test(a_synthetic_model_is_timed),

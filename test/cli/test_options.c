@@ -165,6 +165,9 @@ static void verbs_are_found_or_suggested(void **state) {
     assert_int_equal(fl_verb_find(2, (char *[]){name, launch}, &verb, &n_words), FL_ERR_INVALID);
     assert_non_null(strstr(fl_err_detail(), "expected one of: run, chat, "));
     assert_int_equal(fl_verb_find(1, argv, &verb, &n_words), FL_ERR_INVALID);
+    assert_int_equal(fl_verb_find(2, (char *[]){name, bench}, &verb, &n_words), FL_ERR_INVALID);
+    assert_non_null(strstr(fl_err_detail(), "'bench' and one of: prefill, decode, "));
+    assert_null(strstr(fl_err_detail(), "there is no verb"));
 }
 
 static const fl_option *option_of_serve(const char *name) {
@@ -244,8 +247,43 @@ static void write_fish(FILE *file) {
     fl_help_completion(file, "fish");
 }
 
+static void write_benches(FILE *file) {
+    assert_true(fl_help_group(file, "bench"));
+    assert_false(fl_help_group(file, "run"));
+}
+
 static void write_verbs(FILE *file) {
     for (const fl_verb *v = fl_verbs; v->name; v++) fl_help_verb(file, v);
+}
+
+/* Line by line: one of the lines has every x of "bench x". */
+static bool is_line_of_benches(const char *line) {
+    for (const fl_verb *v = fl_verbs; v->name; v++) {
+        const char *second = strchr(v->name, ' ');
+        if (second && !strstr(line, second + 1)) return false;
+    }
+    return true;
+}
+
+static void completions_know_every_second_word(void **state) {
+    static void (*const kinds[])(FILE *) = {write_bash, write_zsh, write_fish};
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char *text = written(kinds[i]), *rest = NULL;
+        bool found = false;
+        for (char *line = strtok_r(text, "\n", &rest); line && !found; line = strtok_r(NULL, "\n", &rest))
+            found = is_line_of_benches(line);
+        if (!found) fail_msg("completion %zu does not know every bench", i);
+        free(text);
+    }
+}
+
+static void help_of_bench_has_all_its_verbs(void **state) {
+    (void)state;
+    char *text = written(write_benches);
+    for (const fl_verb *v = fl_verbs; v->name; v++)
+        if (strncmp(v->name, "bench ", 6) == 0) assert_non_null(strstr(text, v->example));
+    free(text);
 }
 
 static void help_of_every_kind_names_every_option(void **state) {
@@ -280,6 +318,8 @@ int main(void) {
         cmocka_unit_test(verbs_are_found_or_suggested),
         cmocka_unit_test(serve_knows_other_servers_spellings),
         cmocka_unit_test(the_environment_is_between_default_and_command_line),
+        cmocka_unit_test(completions_know_every_second_word),
+        cmocka_unit_test(help_of_bench_has_all_its_verbs),
         cmocka_unit_test(help_of_every_kind_names_every_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,6 +47,12 @@ static void equal_sides_lose_exactly_nothing(void **state) {
     assert_true(number_of(json, "prefill_s") == prefill_s);
     json_decref(json);
 
+    snprintf(command, sizeof command, EVAL "--variant full --json --heat-map /dev/full --resume %s", path);
+    assert_int_equal(run(command, text), 1); /* the picture has no room, the report is there */
+    json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(number_of(json, "prefill_s") == prefill_s);
+    json_decref(json);
+
     snprintf(command, sizeof command, EVAL "--policy full --seed 6 --resume %s 2>&1", path);
     assert_int_equal(run(command, text), 78);
     assert_non_null(strstr(text, "seed is '5' there and '6' here"));

@@ -174,7 +174,7 @@ static void test_lock_contents(void **state) {
     assert_non_null(strstr(fl_err_detail(), "not valid JSON"));
     tiny_file_remove(dir, FL_LOCK_NAME);
     assert_int_equal(check(dir, &s), FL_ERR_CONFIG);
-    assert_non_null(strstr(fl_err_detail(), "verify --write"));
+    assert_non_null(strstr(fl_err_detail(), "verify MODEL --write"));
     tiny_dir_remove(dir);
 }
 
