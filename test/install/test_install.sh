@@ -4,7 +4,7 @@
 set -eu
 build=${1:?usage: test_install.sh BUILD}
 rm -rf "$build/stage" "$build/moved"
-DESTDIR=$build/stage cmake --install "$build" --prefix /usr >/dev/null
+DESTDIR=$build/stage cmake --install "$build" --prefix /opt/firstlight >/dev/null
 mv "$build/stage" "$build/moved"
 pc=$(find "$build/moved" -name firstlight.pc)
 PKG_CONFIG_PATH=$(dirname "$pc")
@@ -15,6 +15,7 @@ gcc -std=c17 -Wall -Wextra -Wpedantic -Werror -o "$build/moved/example" example/
 status=0
 "$build/moved/example" >/dev/null 2>&1 || status=$?
 [ "$status" = 2 ] || { echo "the example without arguments: exit $status, expected 2"; exit 1; }
-"$build/moved/usr/bin/firstlight" version | grep -q "$(pkg-config --modversion firstlight)"
-[ -s "$build/moved/usr/share/man/man1/firstlight.1" ]
+"$build/moved/opt/firstlight/bin/firstlight" version | grep -q "$(pkg-config --modversion firstlight)"
+[ -s "$build/moved/opt/firstlight/share/man/man1/firstlight.1" ]
+grep -q "^ExecStart=/opt/firstlight/bin/firstlight " "$build/moved/opt/firstlight/lib/systemd/system/firstlight.service"
 rm -rf "$build/moved"
