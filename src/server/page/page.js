@@ -85,6 +85,7 @@ function listDocuments() {
 }
 
 async function addFiles(files) {
+  $('error').hidden = true;
   for (const file of files) {
     try {
       const text = new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer());
