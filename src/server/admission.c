@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { QUEUE_CONTEXTS = 16 }; /* of prompt tokens that may wait, where no bound was given */
+
 void fl_admission_open(fl_admission *a) {
     *a = (fl_admission){.n_requests = 0};
     pthread_mutex_init(&a->lock, NULL);
@@ -60,12 +62,13 @@ static bool worker_takes(fl_front *front, const fl_link_status *status, fl_api_e
 }
 
 /* Needs the lock. */
-static bool fits(fl_front *front, const fl_ticket *more, const fl_engine_load *load, fl_api_error *error,
+static bool fits(fl_front *front, const fl_ticket *more, const fl_link_status *status, fl_api_error *error,
                  double *retry_after_s) {
     const fl_admission *a = &front->admission;
     const fl_front_limits *l = &front->limits;
-    int64_t tokens_max = l->tokens_max > 0 ? l->tokens_max : load->queue_tokens_max;
-    double wait_s = wait_of(a, load, more->cost_s);
+    int64_t contexts = status->has_info ? QUEUE_CONTEXTS * status->info.ctx_tokens : 0;
+    int64_t tokens_max = l->tokens_max > 0 ? l->tokens_max : contexts;
+    double wait_s = wait_of(a, &status->load, more->cost_s);
     if (a->n_requests + more->n_requests > l->requests_max)
         return refuse(front, FL_COUNTER_REJECTED_QUEUE, wait_s, error, retry_after_s,
                       "too many requests are in flight; try again later");
@@ -87,12 +90,12 @@ static void add(fl_admission *a, const fl_ticket *t, int sign) {
 }
 
 /* `old`, if there is one, makes room for `ticket`, and stays if that is refused. */
-static bool enter(fl_front *front, const fl_ticket *old, const fl_ticket *ticket, const fl_engine_load *load,
-                  fl_api_error *error, double *retry_after_s) {
+static bool enter(fl_front *front, const fl_ticket *old, const fl_ticket *ticket,
+                  const fl_link_status *status, fl_api_error *error, double *retry_after_s) {
     fl_admission *a = &front->admission;
     pthread_mutex_lock(&a->lock);
     if (old) add(a, old, -1);
-    bool in = fits(front, ticket, load, error, retry_after_s);
+    bool in = fits(front, ticket, status, error, retry_after_s);
     if (in) add(a, ticket, 1);
     else if (old) add(a, old, 1);
     pthread_mutex_unlock(&a->lock);
@@ -114,7 +117,7 @@ bool fl_admission_enter(fl_front *front, int64_t n_tokens, fl_ticket *out, fl_ap
     fl_worker_link_status(front->link, &status);
     if (!worker_takes(front, &status, error, retry_after_s)) return false;
     *out = make_ticket(&status, 1, n_tokens);
-    return enter(front, NULL, out, &status.load, error, retry_after_s);
+    return enter(front, NULL, out, &status, error, retry_after_s);
 }
 
 bool fl_admission_settle(fl_front *front, int32_t n_requests, int64_t n_tokens, fl_ticket *ticket,
@@ -122,7 +125,7 @@ bool fl_admission_settle(fl_front *front, int32_t n_requests, int64_t n_tokens, 
     fl_link_status status;
     fl_worker_link_status(front->link, &status);
     fl_ticket exact = make_ticket(&status, n_requests, n_tokens);
-    if (!enter(front, ticket, &exact, &status.load, error, retry_after_s)) return false;
+    if (!enter(front, ticket, &exact, &status, error, retry_after_s)) return false;
     *ticket = exact;
     return true;
 }

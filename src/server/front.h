@@ -34,7 +34,7 @@ typedef struct fl_route fl_route;
 typedef struct fl_front_limits {
     int64_t body_bytes_max;
     int32_t requests_max;          /* answers in flight: running and queued */
-    int64_t tokens_max;            /* prompt tokens in flight before their first token */
+    int64_t tokens_max;            /* prompt tokens in flight before their first token; 0 = 16 contexts */
     double wait_max_s;             /* predicted; 0 = no limit */
     double comment_s;              /* a stream is silent no longer than this */
     int64_t answer_tokens_default; /* of a request that does not say; 0 = all the room */

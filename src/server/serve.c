@@ -158,7 +158,9 @@ static fl_err open_link(fl_serve *s, const fl_serve_options *o) {
     fl_link_options link = o->link;
     link.requests_max = o->requests_max;
     if (link.settings.requests_max < o->requests_max) link.settings.requests_max = o->requests_max;
-    if (o->tokens_max > 0) link.settings.queue_tokens_max = o->tokens_max;
+    /* Admission bounds what waits by whole requests, and an empty queue takes any: an engine with the same bound would
+     * take the first prompts of one that is larger, and refuse the rest for ever. */
+    link.settings.queue_tokens_max = INT64_MAX;
     link.on_state = on_state;
     link.on_state_context = s;
     FL_TRY(fl_worker_link_open(&link, &s->front.link));

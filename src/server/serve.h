@@ -21,7 +21,7 @@ typedef struct fl_serve_options {
     int n_hosts;
     int64_t body_bytes_max;
     int32_t requests_max; /* answers in flight, running and queued */
-    int64_t tokens_max;   /* prompt tokens in flight before their first token; 0 = as the engine has it */
+    int64_t tokens_max;   /* prompt tokens in flight before their first token; 0 = 16 contexts */
     double wait_max_s;    /* predicted wait beyond which requests are refused; 0 = no limit */
     double comment_s;     /* a stream says something at least so often; default 4 */
     int64_t

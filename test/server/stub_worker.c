@@ -1,7 +1,8 @@
 /* A worker process without a model: it speaks the wire and makes tokens at a fixed rate for any number of requests, so
  * that tests load the server and not an engine, and it breaks in ways that are asked for. A request's answer is
  * max_tokens tokens with the ids 0, 1, 2 ...; a token's text is "ID:MICROSECONDS ", the second number the time (clock
- * of base/clock.h) at which it was written to the socket. Options:
+ * of base/clock.h) at which it was written to the socket.
+ * As the engine does it refuses what its queue has no room for (settings.queue_tokens_max). Options:
  *   --rate R       tokens a second of each request (default 20)
  *   --ttft S       seconds until the first token (default 0.05), with PROGRESS events meanwhile
  *   --load S       seconds of loading (default 0)
@@ -42,6 +43,7 @@ static options o = {.rate = 20, .ttft_s = 0.05, .cost_s = 0.01, .ctx = 131072};
 static stream streams[STREAMS_MAX];
 static int32_t n_streams;
 static int64_t n_tokens, n_prompts;
+static int64_t queue_max = INT64_MAX; /* prompt tokens that may wait for a first token */
 static fl_buffer out;
 static _Alignas(8) uint8_t in[(64 << 20) + (1 << 20)];
 static size_t n_in;
@@ -162,11 +164,20 @@ static void refuse(uint64_t id, fl_err err, const char *words) {
     (void)fl_wire_put_done(&out, id, &e, NULL, 0);
 }
 
+static int64_t waiting_tokens(void) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < n_streams; i++) n += streams[i].ttft_s == 0 ? streams[i].n_prompt : 0;
+    return n;
+}
+
 static void on_submit(const fl_wire_header *h, const uint8_t *body) {
     fl_wire_submit m;
+    int64_t waiting = waiting_tokens();
     if (fl_wire_get_submit(body, h->body_bytes, &m) != FL_ERR_OK) exit(FL_WORKER_EXIT_PROTOCOL);
     if (m.params.n_tokens >= o.ctx)
         refuse(h->id, FL_ERR_LIMIT, "the prompt is longer than the stub's context");
+    else if (waiting > 0 && m.params.n_tokens > queue_max - waiting)
+        refuse(h->id, FL_ERR_AGAIN, "too many prompt tokens wait for the stub");
     else if (n_streams == STREAMS_MAX) refuse(h->id, FL_ERR_AGAIN, "the stub's queue is full");
     else {
         double now_s = fl_now_s();
@@ -177,6 +188,12 @@ static void on_submit(const fl_wire_header *h, const uint8_t *body) {
                                         .submit_s = now_s,
                                         .next_s = now_s};
     }
+}
+
+static void on_hello(const fl_wire_header *h, const uint8_t *body) {
+    fl_wire_hello hello;
+    if (fl_wire_get_hello(body, h->body_bytes, &hello) != FL_ERR_OK) exit(FL_WORKER_EXIT_PROTOCOL);
+    if (hello.settings.queue_tokens_max > 0) queue_max = hello.settings.queue_tokens_max;
 }
 
 /* All whole messages that came; true if one was HELLO. */
@@ -193,6 +210,7 @@ static bool read_messages(void) {
         if (h.type == FL_WIRE_SUBMIT) on_submit(&h, in + at + FL_WIRE_HEADER_BYTES);
         for (int32_t i = 0; h.type == FL_WIRE_CANCEL && i < n_streams; i++)
             if (streams[i].id == h.id) streams[i].cancelled = true;
+        if (h.type == FL_WIRE_HELLO) on_hello(&h, in + at + FL_WIRE_HEADER_BYTES);
         hello = hello || h.type == FL_WIRE_HELLO;
         at += FL_WIRE_HEADER_BYTES + (size_t)h.body_bytes;
     }

@@ -334,6 +334,23 @@ static void waiting_tokens_have_a_bound(void **state) {
     fl_serve_close(server);
 }
 
+/* An empty queue takes any request, also one of several prompts that is larger than the bound. */
+static void one_request_may_be_larger_than_the_bound(void **state) {
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.tokens_max = 10;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    assert_int_equal(status_of(port, "POST", "/v1/completions", "",
+                               "{\"prompt\":[[1,2,3,4,5,6,7,8],[1,2,3,4],[1]],\"max_tokens\":1,\"n\":2}"),
+                     200);
+    assert_int_equal(status_of(port, "POST", "/v1/completions", "",
+                               "{\"prompt\":[1,2,3,4,5,6,7,8],\"max_tokens\":1,\"n\":2}"),
+                     200);
+    fl_serve_close(server);
+}
+
 /* The stub says that 1,024 tokens cost 100 s: one prompt ahead is a wait that a limit of 1 s does not allow. */
 static void a_long_predicted_wait_is_refused(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "20", "--cost", "100", NULL};
@@ -474,6 +491,7 @@ int main(void) {
         cmocka_unit_test(the_queue_has_a_bound),
         cmocka_unit_test(an_answer_read_is_a_place_given_back),
         cmocka_unit_test(waiting_tokens_have_a_bound),
+        cmocka_unit_test(one_request_may_be_larger_than_the_bound),
         cmocka_unit_test(a_long_predicted_wait_is_refused),
         cmocka_unit_test(nothing_is_taken_while_loading),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused),
