@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STATUS_BYTES_MAX = 64 << 10, METRICS_BYTES_MAX = 1 << 20 };
+enum { STATUS_BYTES_MAX = 64 << 10, METRICS_BYTES_MAX = 1 << 20, NAME_BYTES_MAX = 1024 };
 
 static void answer_unready(fl_http_exchange *exchange, const fl_link_status *status) {
     fl_api_error error;
@@ -88,20 +88,50 @@ void fl_handle_metrics(fl_front *front, fl_http_exchange *exchange) {
     fl_front_answer(exchange, "text/plain; version=0.0.4; charset=utf-8", &out);
 }
 
+/* The byte of two hexadecimal digits; 0 = there are none, or it is NUL. */
+static int byte_of(const char *text) {
+    int byte = 0;
+    for (int i = 0; i < 2; i++) {
+        char c = text[i], lower = (char)(c | 0x20);
+        bool letter = lower >= 'a' && lower <= 'f';
+        if (!letter && (c < '0' || c > '9')) return 0;
+        byte = 16 * byte + (letter ? lower - 'a' + 10 : c - '0');
+    }
+    return byte;
+}
+
+/* The name behind /v1/models/: a client may write any byte of it as %XX, and must for some (RFC 3986, 2.1). One that is
+ * too long or no text is nobody's: "". NULL: the path has none. */
+static const char *name_of(const char *path, char name[NAME_BYTES_MAX]) {
+    const char *from = strchr(path + strlen("/v1/models"), '/');
+    size_t n = 0;
+    if (!from) return NULL;
+    for (from++; *from && n + 1 < NAME_BYTES_MAX; from++) {
+        bool written = *from == '%';
+        int byte = written ? byte_of(from + 1) : *from;
+        if (byte == 0) break;
+        if (written) from += 2;
+        name[n++] = (char)byte;
+    }
+    name[*from ? 0 : n] = '\0';
+    return name;
+}
+
 /* /v1/models, and /v1/models/NAME. */
 void fl_handle_models(fl_front *front, fl_http_exchange *exchange) {
-    const char *path = fl_http_get_head(exchange)->path, *name = strchr(path + strlen("/v1/models"), '/');
+    char room[NAME_BYTES_MAX];
+    const char *name = name_of(fl_http_get_head(exchange)->path, room);
     fl_link_status status;
     fl_api_error error;
     fl_buffer out;
     fl_worker_link_status(front->link, &status);
     int64_t ctx_tokens = status.has_info ? status.info.ctx_tokens : 0;
-    if (name && !fl_front_knows_model(front, name + 1, &error)) {
+    if (name && !fl_front_knows_model(front, name, &error)) {
         fl_front_answer_error(exchange, &error, 0, 0);
         return;
     }
     fl_buffer_init(&out, STATUS_BYTES_MAX);
-    if (name) fl_api_model_write(name + 1, front->created, ctx_tokens, &out);
+    if (name) fl_api_model_write(name, front->created, ctx_tokens, &out);
     else {
         fl_buffer_add_text(&out, "{\"object\":\"list\",\"data\":[");
         for (int i = 0; i < front->n_names; i++) {

@@ -118,6 +118,37 @@ static void small_endpoints_answer(void **state) {
     }
 }
 
+/* Names of models have slashes and more: clients write those bytes in their own way. */
+static void a_model_is_found_by_its_name(void **state) {
+    static const char *const names[] = {"short", "org/a model é"};
+    const struct {
+        const char *path;
+        int status;
+    } cases[] = {{"/v1/models/short", 200},
+                 {"/v1/models/%73hor%74", 200},
+                 {"/v1/models/org/a%20model%20%C3%A9", 200},
+                 {"/v1/models/org%2fa%20model%20%c3%a9", 200},
+                 {"/v1/models/short%00", 404},
+                 {"/v1/models/short%", 404},
+                 {"/v1/models/shor%7", 404},
+                 {"/v1/models/shor%7g", 404},
+                 {"/v1/models/", 404},
+                 {"/v1/models/shor", 404}};
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, stub);
+    o.names = names;
+    o.n_names = 2;
+    fl_serve *other = stub_serve(&o);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        reply r = http_get(fl_serve_port(other), cases[i].path);
+        if (r.status != cases[i].status) fail_msg("%s: %s", cases[i].path, r.text);
+        if (strstr(cases[i].path, "org")) assert_non_null(strstr(r.body, "\"id\":\"org/a model é\""));
+        reply_free(&r);
+    }
+    fl_serve_close(other);
+}
+
 static void tokens_come_back_as_text(void **state) {
     char body[512];
     (void)state;
@@ -207,6 +238,7 @@ int main(void) {
         cmocka_unit_test(streams_in_order),
         cmocka_unit_test(completions_take_text_and_ids),
         cmocka_unit_test(small_endpoints_answer),
+        cmocka_unit_test(a_model_is_found_by_its_name),
         cmocka_unit_test(tokens_come_back_as_text),
         cmocka_unit_test(errors_have_the_api_s_form),
         cmocka_unit_test(metrics_count_what_happened),
