@@ -317,11 +317,16 @@ void ask_fake(fl_engine *e, const int32_t *n, int32_t n_requests, answer *out) {
         p.cache_salt = salt_text;
         p.ignore_eos = true;
         assert_int_equal(fl_session_open(e, &session[i]), FL_ERR_OK);
-        assert_int_equal(fl_submit(session[i], &p, &request[i]), FL_ERR_OK);
+        out[i].err = fl_submit(session[i], &p, &request[i]);
+        if (out[i].err == FL_ERR_OK) continue;
+        assert_int_equal(out[i].err, FL_ERR_DEVICE); /* lost by one before */
+        snprintf(out[i].detail, sizeof out[i].detail, "%s", fl_err_detail());
+        request[i] = NULL;
     }
-    for (int32_t i = 0; i < n_requests; i++) read_fake_answer(request[i], &out[i]);
+    for (int32_t i = 0; i < n_requests; i++)
+        if (request[i]) read_fake_answer(request[i], &out[i]);
     for (int32_t i = 0; i < n_requests; i++) {
-        fl_request_close(request[i]);
+        if (request[i]) fl_request_close(request[i]);
         fl_session_close(session[i]);
     }
 }
