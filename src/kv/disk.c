@@ -432,7 +432,8 @@ static void read_segment(fl_disk *d, int32_t number) {
     fl_segment *s = &d->segments[i];
     s->n_slots = fl_segment_slots(s, d->page_bytes);
     s->last_use = (uint64_t)number; /* older segments have lower numbers */
-    for (int32_t slot = 0; slot < s->n_slots; slot++)
+    /* From the end: of a page that was damaged, the record behind counts. */
+    for (int32_t slot = s->n_slots; slot-- > 0;)
         if (fl_segment_read_header(s, slot, d->page_bytes, &page)) enter(d, &page.key, i, slot);
     d->info.bytes += s->n_slots * d->slot_bytes;
     d->n_segments++;
@@ -456,6 +457,9 @@ static fl_err read_segments(fl_disk *d) {
     d->clock = (uint64_t)d->last_number;
     for (int32_t oldest; d->info.bytes > d->capacity_bytes && (oldest = oldest_segment(d)) != NONE;)
         delete_segment(d, oldest);
+    /* The newest goes on, so that there are no more files, all of them open, than the capacity fills. */
+    const fl_segment *newest = &d->segments[0];
+    if (newest->number > 0 && newest->n_slots < d->slots_max) d->current = 0;
     return FL_ERR_OK;
 }
 
@@ -481,7 +485,6 @@ static fl_err open_transfers(fl_disk *d) {
 }
 
 fl_err fl_disk_open(const fl_disk_options *o, fl_disk **out) {
-    enum { SEGMENT_BYTES = 1 << 30, PARTS = 16 };
     fl_disk *d = calloc(1, sizeof *d);
     if (!d) return FL_FAIL(FL_ERR_NOMEM, "disk tier");
     pthread_mutex_init(&d->lock, NULL);
@@ -492,9 +495,7 @@ fl_err fl_disk_open(const fl_disk_options *o, fl_disk **out) {
     d->page_bytes = o->page_bytes;
     d->slot_bytes = fl_segment_slot_bytes(o->page_bytes);
     d->capacity_bytes = o->capacity_bytes;
-    /* Deleting a segment must leave most of the rest. */
-    int64_t segment_bytes =
-        o->capacity_bytes / PARTS < SEGMENT_BYTES ? o->capacity_bytes / PARTS : SEGMENT_BYTES;
+    int64_t segment_bytes = fl_segment_bytes_of(o->capacity_bytes);
     d->slots_max = segment_bytes > d->slot_bytes ? (int32_t)(segment_bytes / d->slot_bytes) : 1;
     for (int32_t i = 0; i < SEGMENTS_MAX; i++) d->segments[i].fd = -1;
     fl_err err;

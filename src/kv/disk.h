@@ -4,8 +4,8 @@
  *   DIR/IDENTITY/secret             32 bytes, the cache's key of keys
  *   DIR/IDENTITY/segment-N.kv       slots of [header of 512 bytes][a page], padded to 4 KiB
  * A header has the page's key, its parent's, its tokens, and XXH3-128 sums of itself and of the page, so that a slot
- * half written when the machine stopped is no record, and a damaged page is a miss. Segments are only appended to; when
- * they are more than the capacity, the one longest unused is deleted whole.
+ * half written when the machine stopped is no record, and a damaged page is a miss. Segments are only appended to, the
+ * newest by the next process too; when they are more than the capacity, the one longest unused is deleted whole.
  * One thread calls; transfers run on threads of the tier, through a fixed number of buffers. */
 #ifndef FL_KV_DISK_H
 #define FL_KV_DISK_H

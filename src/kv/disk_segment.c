@@ -27,6 +27,14 @@ int64_t fl_segment_slot_bytes(int64_t page_bytes) {
     return fl_align_up(HEADER_BYTES + page_bytes, ALIGNMENT);
 }
 
+/* Deleting one must leave most of the rest; all are open at once, and a process may have 1,024 files as a rule. */
+int64_t fl_segment_bytes_of(int64_t capacity_bytes) {
+    enum { PARTS_MIN = 16, PARTS_MAX = 256, ENOUGH_BYTES = 1 << 30 };
+    int64_t most = capacity_bytes / PARTS_MIN, least = capacity_bytes / PARTS_MAX;
+    if (least < ENOUGH_BYTES) least = ENOUGH_BYTES;
+    return most < least ? most : least;
+}
+
 static void path_of(const char *dir, int32_t number, char *path, size_t n_bytes) {
     snprintf(path, n_bytes, "%s/segment-%d.kv", dir, number);
 }

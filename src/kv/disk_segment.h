@@ -16,6 +16,9 @@ typedef struct fl_segment {
 
 int64_t fl_segment_slot_bytes(int64_t page_bytes);
 
+/* How long segments become before the next one begins. */
+int64_t fl_segment_bytes_of(int64_t capacity_bytes);
+
 /* Opens or (create) makes DIR/segment-N.kv. FL_ERR_IO. */
 fl_err fl_segment_open(const char *dir, int32_t number, bool create, fl_segment *out);
 void fl_segment_close(fl_segment *segment);

@@ -182,7 +182,7 @@ static void damage_is_a_miss(void **state) {
     close_fixture(&f);
 }
 
-/* The file ends in the middle of a record, as after a crash; writing goes on in another segment. */
+/* The file ends in the middle of a record, as after a crash; writing goes on in its place. */
 static void cut_files_lose_the_last_record_only(void **state) {
     (void)state;
     fixture f;
@@ -228,6 +228,36 @@ static void capacity_is_kept_by_dropping_what_was_unused_longest(void **state) {
     assert_true(info.bytes <= f.capacity && info.n_pages == info.bytes / slot);
     assert_true(comes_back(&f, 59));
     close_fixture(&f);
+}
+
+static int32_t count_files(const fixture *f) {
+    int32_t n = 0;
+    DIR *dir = opendir(f->folder);
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir));) n += strncmp(e->d_name, "segment-", 8) == 0;
+    closedir(dir);
+    return n;
+}
+
+/* All segments are open at once: neither many short runs nor a large capacity may make more of them than a process may
+ * have files. */
+static void segments_are_few(void **state) {
+    (void)state;
+    fixture f;
+    const int64_t slot = fl_segment_slot_bytes(PAGE_BYTES);
+    open_fixture(&f, 160 * slot); /* segments of ten slots */
+    for (int32_t i = 0; i < 25; i++) {
+        write_page(&f, i);
+        fl_disk_drain(f.disk, 10);
+        reopen(&f);
+    }
+    for (int32_t i = 0; i < 25; i++) assert_true(comes_back(&f, i));
+    assert_int_equal(count_files(&f), 3);
+    close_fixture(&f);
+    for (int64_t bytes = 1 << 20; bytes <= (int64_t)1 << 50; bytes *= 2) {
+        assert_true(bytes / fl_segment_bytes_of(bytes) >= 16);
+        assert_true(bytes / fl_segment_bytes_of(bytes) <= 256);
+    }
 }
 
 static void one_process_has_the_folder(void **state) {
@@ -319,6 +349,7 @@ int main(void) {
         cmocka_unit_test(damage_is_a_miss),
         cmocka_unit_test(cut_files_lose_the_last_record_only),
         cmocka_unit_test(capacity_is_kept_by_dropping_what_was_unused_longest),
+        cmocka_unit_test(segments_are_few),
         cmocka_unit_test(one_process_has_the_folder),
         cmocka_unit_test(buffers_are_bounded),
         cmocka_unit_test(killed_writers_leave_nothing_wrong),
