@@ -39,9 +39,10 @@ static void attend_head(const fl_attn_absorbed_args *a, const fl_kv_rows *seq, i
         l += p;
         for (int32_t j = 0; j < latent_dim; j++) o[j] += p * (double)key[j];
     }
+    bool saw_none = l <= 0; /* not so if a key is not a number: then the row is none either */
     for (int32_t j = 0; j < latent_dim; j++)
-        ((float *)a->out)[index * latent_dim + j] = l > 0 ? (float)(o[j] / l) : 0;
-    if (a->lse) a->lse[index] = l > 0 ? (float)(m + log2(l)) : -INFINITY;
+        ((float *)a->out)[index * latent_dim + j] = saw_none ? 0 : (float)(o[j] / l);
+    if (a->lse) a->lse[index] = saw_none ? -INFINITY : (float)(m + log2(l));
 }
 
 static void attend_row_head(void *context, int32_t task, int32_t worker) {

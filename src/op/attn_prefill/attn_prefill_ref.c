@@ -79,11 +79,11 @@ static void write_row(const fl_attn_prefill_args *a, int32_t r, int32_t h) {
     int64_t at = (int64_t)r * a->n_heads + h;
     float codes_of[FL_ATTN_HEAD_DIM_MAX],
         *out = a->out_codes.codes ? codes_of : (float *)a->out + at * a->v_dim;
-    bool saw = state[1] > 0;
+    bool saw_none = state[1] <= 0; /* not so if a key is not a number: then the row is none either */
     for (int32_t j = 0; j < a->v_dim; j++)
-        out[j] = saw ? (float)((double)state[2 + j] / (double)state[1]) : 0;
+        out[j] = saw_none ? 0 : (float)((double)state[2 + j] / (double)state[1]);
     if (a->out_codes.codes) put_codes(a, out, r, h);
-    if (a->lse) a->lse[at] = saw ? (float)((double)state[0] + log2((double)state[1])) : -INFINITY;
+    if (a->lse) a->lse[at] = saw_none ? -INFINITY : (float)((double)state[0] + log2((double)state[1]));
 }
 
 static void attend_row(void *context, int32_t r, int32_t worker) {
