@@ -272,6 +272,10 @@ bool fl_disk_tier_ready(fl_engine *e, fl_request *r) {
     return false;
 }
 
+void fl_disk_tier_forget(fl_disk_tier *tier, const fl_prefix_key *key) {
+    if (tier) fl_disk_forget(tier->disk, key);
+}
+
 bool fl_disk_tier_busy(const fl_disk_tier *tier, const fl_prefix *prefix) {
     return tier && (tier->end > 0 || fl_prefix_n_unstored(prefix) > 0);
 }

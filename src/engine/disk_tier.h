@@ -31,6 +31,9 @@ bool fl_disk_tier_ready(struct fl_engine *engine, struct fl_request *request);
  * counted. */
 bool fl_disk_tier_spares(struct fl_engine *engine, struct fl_request *request);
 
+/* Under the lock: the page of that key is wrong, and shall not come back. */
+void fl_disk_tier_forget(fl_disk_tier *tier, const fl_prefix_key *key);
+
 /* Under the lock. Something is being read, or waits to be stored. */
 bool fl_disk_tier_busy(const fl_disk_tier *tier, const fl_prefix *prefix);
 

@@ -258,6 +258,8 @@ fl_err fl_session_prepare(fl_session *session, fl_request *request);
 void fl_session_share(fl_session *session, int32_t document_end);
 void fl_session_trim(fl_session *session);
 void fl_session_forget(fl_session *session);
+/* Takes the session's pages, and those computed from them, out of the prefix cache and off the disk. */
+void fl_session_unshare(fl_session *session);
 
 /* request.c: the request has an event. Under the lock. */
 void fl_request_tell(fl_request *request);

@@ -374,6 +374,8 @@ void fl_request_finish(fl_request *r, fl_finish finish, fl_err err) {
     r->err = err;
     if (err != FL_ERR_OK) {
         snprintf(r->err_detail, sizeof r->err_detail, "%s", fl_err_detail());
+        if (err == FL_ERR_NUMERIC)
+            fl_session_unshare(s); /* or all who ask about the document end like this */
         fl_session_forget(s);
     } else {
         fl_session_trim(s);

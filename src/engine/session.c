@@ -57,6 +57,16 @@ void fl_session_forget(fl_session *s) {
     s->sharing = false;
 }
 
+static void forget_on_disk(void *tier, const fl_prefix_entry *entry) {
+    fl_disk_tier_forget(tier, &entry->key);
+}
+
+void fl_session_unshare(fl_session *s) {
+    fl_engine *e = s->engine;
+    for (int32_t i = 0; i < s->n_pages; i++)
+        fl_prefix_remove(e->prefix, s->pages[i], forget_on_disk, e->tier);
+}
+
 void fl_engine_forget(fl_engine *e) {
     pthread_mutex_lock(&e->lock);
     for (fl_session *s = e->sessions; s; s = s->next)

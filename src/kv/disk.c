@@ -41,6 +41,7 @@ typedef struct transfer {
     fl_prefix_entry page;
     void *bytes; /* [page_bytes] */
     bool found, writes;
+    bool unwanted; /* what it writes shall not be found */
 } transfer;
 
 struct fl_disk {
@@ -100,10 +101,16 @@ static void drop(fl_disk *d, int32_t *link) {
     d->info.n_pages--;
 }
 
-static void forget(fl_disk *d, const fl_prefix_key *key) {
+/* The link to the key's entry, or to NONE. */
+static int32_t *link_of(fl_disk *d, const fl_prefix_key *key) {
     int32_t *link = bucket_of(d, key);
     while (*link != NONE && memcmp(&d->entries[*link].key, key, sizeof *key) != 0)
         link = &d->entries[*link].next;
+    return link;
+}
+
+static void forget(fl_disk *d, const fl_prefix_key *key) {
+    int32_t *link = link_of(d, key);
     if (*link != NONE) drop(d, link);
 }
 
@@ -189,14 +196,16 @@ static fl_err take_slot(fl_disk *d, int32_t *segment, int32_t *slot) {
 static void run_write(fl_disk *d, transfer *t) {
     int32_t segment, slot;
     pthread_mutex_lock(&d->lock);
-    fl_err err = find(d, &t->page.key) != NONE ? FL_ERR_AGAIN : take_slot(d, &segment, &slot);
+    bool write = !t->unwanted && find(d, &t->page.key) == NONE;
+    fl_err err = write ? take_slot(d, &segment, &slot) : FL_ERR_AGAIN;
     fl_segment file = {.fd = -1};
     if (err == FL_ERR_OK) file = d->segments[segment];
     pthread_mutex_unlock(&d->lock);
     if (err == FL_ERR_OK) {
         err = fl_segment_write(&file, slot, &t->page, t->bytes, d->page_bytes);
         pthread_mutex_lock(&d->lock);
-        if (err == FL_ERR_OK && !d->segments[segment].deleted) enter(d, &t->page.key, segment, slot);
+        if (err == FL_ERR_OK && t->unwanted) fl_segment_erase(&file, slot, d->page_bytes);
+        else if (err == FL_ERR_OK && !d->segments[segment].deleted) enter(d, &t->page.key, segment, slot);
         d->info.n_written += err == FL_ERR_OK;
         release_segment(d, segment);
         pthread_mutex_unlock(&d->lock);
@@ -289,6 +298,7 @@ void fl_disk_write(fl_disk *d, const fl_prefix_entry *page, void *buffer) {
         transfer *t = &d->transfers[i];
         if (t->bytes != buffer) continue;
         t->page = *page;
+        t->unwanted = false;
         t->state = QUEUED_WRITE;
     }
     pthread_cond_signal(&d->work);
@@ -334,6 +344,21 @@ bool fl_disk_has(fl_disk *d, const fl_prefix_key *key) {
     bool has = find(d, key) != NONE;
     pthread_mutex_unlock(&d->lock);
     return has;
+}
+
+void fl_disk_forget(fl_disk *d, const fl_prefix_key *key) {
+    pthread_mutex_lock(&d->lock);
+    int32_t *link = link_of(d, key);
+    if (*link != NONE) {
+        const entry *e = &d->entries[*link];
+        fl_segment_erase(&d->segments[e->segment], e->slot, d->page_bytes);
+        drop(d, link);
+    }
+    for (int32_t i = 0; i < FL_DISK_TRANSFERS; i++) {
+        transfer *t = &d->transfers[i];
+        if (t->writes && memcmp(&t->page.key, key, sizeof *key) == 0) t->unwanted = true;
+    }
+    pthread_mutex_unlock(&d->lock);
 }
 
 static bool is_busy(const fl_disk *d) {

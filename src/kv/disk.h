@@ -38,6 +38,9 @@ const uint8_t *fl_disk_secret(const fl_disk *disk);
 /* Whether a record of that key is there. */
 bool fl_disk_has(fl_disk *disk, const fl_prefix_key *key);
 
+/* Drops the record of that key, also one that is being written, now and for later processes. */
+void fl_disk_forget(fl_disk *disk, const fl_prefix_key *key);
+
 /* A buffer of page_bytes to fill and to hand to fl_disk_write, or NULL: all are in use, or writing failed lately. */
 void *fl_disk_buffer(fl_disk *disk);
 

@@ -99,6 +99,11 @@ fl_err fl_segment_write(const fl_segment *s, int32_t slot, const fl_prefix_entry
     return FL_ERR_OK;
 }
 
+void fl_segment_erase(const fl_segment *s, int32_t slot, int64_t page_bytes) {
+    static const uint8_t nothing[HEADER_BYTES];
+    (void)!pwrite(s->fd, nothing, sizeof nothing, slot * fl_segment_slot_bytes(page_bytes));
+}
+
 static bool read_whole(int fd, void *to, int64_t n_bytes, int64_t at) {
     while (n_bytes > 0) {
         ssize_t n = pread(fd, to, (size_t)n_bytes, at);

@@ -32,6 +32,9 @@ int32_t fl_segment_slots(const fl_segment *segment, int64_t page_bytes);
 fl_err fl_segment_write(const fl_segment *segment, int32_t slot, const fl_prefix_entry *page,
                         const void *bytes, int64_t page_bytes);
 
+/* The slot's record is none any more. Best effort: a file system that refuses leaves it. */
+void fl_segment_erase(const fl_segment *segment, int32_t slot, int64_t page_bytes);
+
 /* False: the slot has no whole header of a page of that size. */
 bool fl_segment_read_header(const fl_segment *segment, int32_t slot, int64_t page_bytes,
                             fl_prefix_entry *out);

@@ -20,7 +20,7 @@ typedef struct entry {
     bool used, stored;
     double worth;
     uint64_t last_use;
-    uint64_t kept; /* by fl_prefix_spare's count of that number */
+    uint64_t kept; /* marked by the count of that number: kept by fl_prefix_spare, or removed */
 } entry;
 
 struct fl_prefix {
@@ -227,6 +227,32 @@ static void forget(fl_prefix *p, int32_t page) {
     }
     e->used = false;
     fl_kv_pool_drop(p->pool, page);
+}
+
+/* Marks the cached pages that follow a marked one, however far behind. */
+static void mark_followers(fl_prefix *p) {
+    for (bool more = true; more;) {
+        more = false;
+        for (int32_t i = 0; i < p->n_buckets; i++) {
+            entry *e = &p->entries[i];
+            if (!e->used || e->kept == p->n_counts || e->parent_page == NONE) continue;
+            if (p->entries[e->parent_page].kept != p->n_counts) continue;
+            e->kept = p->n_counts;
+            more = true;
+        }
+    }
+}
+
+void fl_prefix_remove(fl_prefix *p, int32_t page, fl_prefix_removed_fn *fn, void *context) {
+    if (!p->entries[page].used) return;
+    p->n_counts++;
+    p->entries[page].kept = p->n_counts;
+    mark_followers(p);
+    for (int32_t i = 0; i < p->n_buckets; i++) {
+        if (!p->entries[i].used || p->entries[i].kept != p->n_counts) continue;
+        fn(context, &p->entries[i].page);
+        forget(p, i);
+    }
 }
 
 static bool only_ours(const fl_prefix *p, int32_t page) {

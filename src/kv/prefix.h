@@ -75,6 +75,11 @@ int32_t fl_prefix_unstored(const fl_prefix *prefix, fl_prefix_entry *out);
 int32_t fl_prefix_n_unstored(const fl_prefix *prefix);
 void fl_prefix_set_stored(fl_prefix *prefix, int32_t page);
 
+/* Takes a page and all that follow it out of the cache, whoever holds them: what is in it is wrong. fn is told of each;
+ * nothing if it is not there. */
+typedef void fl_prefix_removed_fn(void *context, const fl_prefix_entry *entry);
+void fl_prefix_remove(fl_prefix *prefix, int32_t page, fl_prefix_removed_fn *fn, void *context);
+
 /* Pages that only the cache holds: free on demand. */
 int32_t fl_prefix_evictable(const fl_prefix *prefix);
 

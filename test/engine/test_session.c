@@ -9,16 +9,15 @@
 
 #include <cmocka.h>
 
-#include "kv/kv_pool.h"
-
-#include <firstlight/firstlight.h>
+#include "engine/engine.h"
 
 enum { CTX = 4096, PAGE = FL_KV_PAGE_TOKENS };
 
-static fl_engine *open_engine(int64_t kv_tokens) {
+static fl_engine *open_backend(const char *backend, int64_t kv_tokens) {
     fl_settings s;
     fl_engine *e = NULL;
     fl_settings_default(&s);
+    s.backend = backend;
     s.synthetic = "tiny";
     s.ctx_tokens = CTX;
     s.kv_tokens = kv_tokens;
@@ -26,6 +25,10 @@ static fl_engine *open_engine(int64_t kv_tokens) {
     s.n_threads = 1;
     if (fl_engine_open(&s, &e) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
     return e;
+}
+
+static fl_engine *open_engine(int64_t kv_tokens) {
+    return open_backend("auto", kv_tokens);
 }
 
 static fl_session *open_session(fl_engine *e) {
@@ -141,10 +144,50 @@ static void an_answer_without_end_has_the_context_or_is_refused(void **state) {
     fl_engine_close(less);
 }
 
+/* Polls to the end; the error. */
+static fl_err ask(fl_engine *e, const int32_t *ids, int64_t n, int64_t *cached) {
+    fl_event event;
+    fl_session *s = open_session(e);
+    const fl_request_params p = params_of(ids, n);
+    fl_request *r = submit(s, &p);
+    do assert_int_equal(fl_poll(r, 20, &event), FL_ERR_OK);
+    while (event.type != FL_EVENT_DONE);
+    *cached = event.cached_tokens;
+    fl_request_close(r);
+    assert_int_equal(fl_session_close(s), FL_ERR_OK);
+    return event.err;
+}
+
+/* A page that the cache hands out has become NaN. One request ends with that; the next reads its document anew. */
+static void a_page_that_is_no_number_is_found_once(void **state) {
+    (void)state;
+    static const char *const backends[] = {"auto", "reference"};
+    int32_t ids[CTX];
+    int64_t cached;
+    for (int32_t i = 0; i < CTX; i++) ids[i] = (i * i + 3 * i) % 256;
+    for (int i = 0; i < 2; i++) {
+        fl_engine *e = open_backend(backends[i], CTX);
+        assert_int_equal(ask(e, ids, 5 * PAGE, &cached), FL_ERR_OK);
+        const fl_prefix_key root = {{0}};
+        fl_prefix_key key;
+        assert_true(fl_prefix_key_of(e->prefix, &root, ids, &key));
+        int32_t page = fl_prefix_page_of(e->prefix, &key);
+        memset(fl_kv_pool_page(e->pool, page), 0xff, (size_t)fl_kv_page_bytes(&e->kv_shape));
+        assert_int_equal(ask(e, ids, 3 * PAGE, &cached), FL_ERR_NUMERIC);
+        assert_int_equal(cached, 2 * PAGE);
+        assert_int_equal(ask(e, ids, 5 * PAGE, &cached), FL_ERR_OK);
+        assert_int_equal(cached, 0); /* nor are those behind it found, which were read from it */
+        assert_int_equal(ask(e, ids, 5 * PAGE, &cached), FL_ERR_OK);
+        assert_int_equal(cached, 4 * PAGE);
+        fl_engine_close(e);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_document_read_twice_at_once_is_kept_once),
         cmocka_unit_test(an_answer_without_end_has_the_context_or_is_refused),
+        cmocka_unit_test(a_page_that_is_no_number_is_found_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

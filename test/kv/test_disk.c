@@ -239,6 +239,33 @@ static int32_t count_files(const fixture *f) {
     return n;
 }
 
+/* Written, or still on its way: it does not come back, not in the next process either; its neighbours do. */
+static void what_is_forgotten_stays_so(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, 1 << 20);
+    for (int32_t i = 0; i < 4; i++) write_page(&f, i);
+    fl_disk_drain(f.disk, 10);
+    const fl_prefix_entry written = page_of(1);
+    fl_disk_forget(f.disk, &written.key);
+    assert_false(fl_disk_has(f.disk, &written.key));
+    for (int32_t i = 10; i < 30; i++) {
+        const fl_prefix_entry page = page_of(i);
+        write_page(&f, i);
+        if (i % 2 == 1) fl_disk_forget(f.disk, &page.key);
+    }
+    fl_disk_drain(f.disk, 10);
+    for (int round = 0; round < 2; round++) {
+        for (int32_t i = 0; i < 4; i++) assert_int_equal(comes_back(&f, i), i != 1);
+        for (int32_t i = 10; i < 30; i++) assert_int_equal(comes_back(&f, i), i % 2 == 0);
+        reopen(&f);
+    }
+    write_page(&f, 1); /* read anew, it is kept again */
+    fl_disk_drain(f.disk, 10);
+    assert_true(comes_back(&f, 1));
+    close_fixture(&f);
+}
+
 /* All segments are open at once: neither many short runs nor a large capacity may make more of them than a process may
  * have files. */
 static void segments_are_few(void **state) {
@@ -349,6 +376,7 @@ int main(void) {
         cmocka_unit_test(damage_is_a_miss),
         cmocka_unit_test(cut_files_lose_the_last_record_only),
         cmocka_unit_test(capacity_is_kept_by_dropping_what_was_unused_longest),
+        cmocka_unit_test(what_is_forgotten_stays_so),
         cmocka_unit_test(segments_are_few),
         cmocka_unit_test(one_process_has_the_folder),
         cmocka_unit_test(buffers_are_bounded),
