@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,10 +136,13 @@ void fl_log_write(fl_log *log, fl_log_level level, const char *event, const fl_l
     pthread_mutex_unlock(&log->lock);
 }
 
+/* Another process that has the same pipe or terminal may have made it one that does not block. */
 static void write_all(int fd, const char *bytes, size_t n) {
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
     while (n > 0) {
         ssize_t done = write(fd, bytes, n);
-        if (done < 0 && errno != EINTR && errno != EAGAIN) return;
+        if (done < 0 && errno == EAGAIN) (void)poll(&room, 1, -1);
+        else if (done < 0 && errno != EINTR) return;
         if (done <= 0) continue;
         bytes += done;
         n -= (size_t)done;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -96,10 +97,40 @@ static void a_blocked_reader_holds_nobody_up(void **state) {
     close(ends[1]);
 }
 
+static double cpu_s(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+/* Nor does one whose pipe does not block cost a CPU: the log waits for room, and no line is lost. */
+static void a_full_pipe_is_waited_for(void **state) {
+    enum { LINES = 2000 }; /* more than a pipe holds, less than the log's queue */
+    int ends[2], n = 0;
+    fl_log *log = NULL;
+    char text[4096];
+    ssize_t got;
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    assert_int_equal(fl_log_open(ends[1], true, FL_LOG_INFO, &log), FL_ERR_OK);
+    for (int i = 0; i < LINES; i++) FL_LOG(log, FL_LOG_INFO, "line", FL_LOG_INT("number", i));
+    double before_s = cpu_s();
+    nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+    if (cpu_s() - before_s > 0.1) fail_msg("%g s of CPU for 0.4 s of waiting", cpu_s() - before_s);
+    while (n < LINES && (got = read(ends[0], text, sizeof text)) > 0)
+        for (ssize_t i = 0; i < got; i++) n += text[i] == '\n';
+    assert_int_equal(n, LINES);
+    fl_log_close(log);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_lines_are_json),
         cmocka_unit_test(logfmt_lines_cannot_be_forged),
+        cmocka_unit_test(a_full_pipe_is_waited_for),
         cmocka_unit_test(a_blocked_reader_holds_nobody_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
