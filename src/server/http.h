@@ -33,7 +33,8 @@ typedef struct fl_http_head {
 typedef struct fl_http_handlers {
     void *context;
     /* The head is there. Either answers (fl_http_answer; the body is then dropped) or returns the most body
-     * bytes that it wants; a longer body is answered with 413. */
+     * bytes that it wants; a longer body is answered with 413, once it was read and dropped if it is no longer than
+     * twice that. */
     int64_t (*head)(void *context, fl_http_exchange *exchange);
     /* The body is there, and head() has not answered. */
     void (*body)(void *context, fl_http_exchange *exchange);

@@ -82,15 +82,18 @@ static enum MHD_Result on_head(fl_http_exchange *e, const char *method, const ch
     else {
         e->body_bytes_max = h->head(h->context, e);
         e->body.max = (size_t)e->body_bytes_max;
-        if (!e->answered && verdict.content_length > e->body_bytes_max)
+        if (!e->answered && verdict.content_length > e->body_bytes_max) {
             refuse(e, 413, "the body is longer than this server takes");
+            e->answer.drain_bytes =
+                2 * e->body_bytes_max; /* most clients look for an answer behind their body */
+        }
     }
     fl_http_slot_set_deadline(e, e->http->options.body_s);
     bool refused = verdict.status != 0; /* then nothing is known of a body */
     if (!e->answered || (verdict.content_length == 0 && !refused))
         return MHD_YES; /* the call behind the body goes on */
     e->drain_bytes = e->answer.drain_bytes;
-    if (refused || e->expects_continue || verdict.content_length > e->drain_bytes || e->answer.close) {
+    if (refused || e->expects_continue || verdict.content_length > e->drain_bytes) {
         e->answer.close = true;
         return fl_http_exchange_proceed(e);
     }

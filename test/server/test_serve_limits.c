@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -201,6 +202,36 @@ static void bodies_have_a_bound(void **state) {
         free(body);
     }
     assert_no_bodies(port);
+    fl_serve_close(server);
+}
+
+/* A client that looks for an answer behind its body finds it, and is not cut off before. */
+static void a_sender_of_up_to_twice_the_bound_is_told(void **state) {
+    enum { BOUND = 8 << 20 };
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.body_bytes_max = BOUND;
+    fl_serve *server = stub_serve(&o);
+    char head[256], *body = long_prompt(2 * BOUND);
+    int fd = http_connect(fl_serve_port(server));
+    int n = snprintf(head, sizeof head,
+                     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %d\r\n\r\n",
+                     2 * BOUND);
+    http_send(fd, head, (size_t)n);
+    for (size_t sent = 0; sent < 2 * BOUND;) {
+        ssize_t more = send(fd, body + sent, 2 * BOUND - sent, MSG_NOSIGNAL);
+        if (more <= 0) fail_msg("cut off after %zu bytes", sent);
+        sent += (size_t)more;
+    }
+    reply r = http_read(fd, 30);
+    assert_int_equal(r.status, 413);
+    assert_true(r.closed);
+    assert_non_null(strstr(r.body, "\"error\""));
+    reply_free(&r);
+    close(fd);
+    free(body);
     fl_serve_close(server);
 }
 
@@ -487,6 +518,7 @@ int main(void) {
         cmocka_unit_test(names_of_others_are_refused),
         cmocka_unit_test(bad_keys_do_not_start),
         cmocka_unit_test(bodies_have_a_bound),
+        cmocka_unit_test(a_sender_of_up_to_twice_the_bound_is_told),
         cmocka_unit_test(all_bodies_together_have_a_bound),
         cmocka_unit_test(the_queue_has_a_bound),
         cmocka_unit_test(an_answer_read_is_a_place_given_back),
