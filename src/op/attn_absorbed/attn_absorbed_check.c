@@ -140,7 +140,7 @@ static const shape shapes[] = {
      2,
      EVERY_KEY}, /* 132 splits; 106 longer spans */
     {OC_SLOW, 1, 512, 64, FL_KV_BF16, OC_NORMAL, {2}, {84479}, 0, EVERY_KEY}, /* 132 spans; 111 longer ones */
-    {OC_SLOW, 16, 512, 64, FL_KV_BF16, OC_NORMAL, {16}, {32300}, 0, NEAR},    /* tasks of 32 lanes on cuda */
+    {OC_SLOW, 32, 512, 64, FL_KV_BF16, OC_NORMAL, {8}, {32300}, 0, NEAR},     /* tasks of 32 lanes on cuda */
     {OC_SLOW, 128, 512, 64, FL_KV_BF16, OC_NORMAL, {1}, {67800}, 0, FAR_BACK}, /* 59 spans, two tasks each */
     {OC_BENCH, 8, 128, 32, FL_KV_FP8, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
     {OC_BENCH, 8, 128, 32, FL_KV_INT4, OC_NORMAL, {1}, {8191}, 0, EVERY_KEY},
