@@ -89,7 +89,7 @@ void fl_disk_tier_close(fl_engine *e) {
     if (!tier) return;
     double end_s = fl_now_s() + CLOSE_S;
     while (tier->disk && e->prefix && !e->lost[0] && fl_prefix_n_unstored(e->prefix) > 0 &&
-           fl_now_s() < end_s) {
+           !fl_disk_rests(tier->disk) && fl_now_s() < end_s) {
         fl_disk_tier_pump(e);
         fl_disk_tier_wait(tier);
     }

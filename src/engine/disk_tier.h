@@ -13,7 +13,7 @@ struct fl_request;
  * settings->kv_disk. Hashes the checkpoint, whose fingerprint is part of what pages are filed under. */
 fl_err fl_disk_tier_open(struct fl_engine *engine, const fl_settings *settings);
 
-/* Stores what is still waiting, half a minute at most. The worker has ended. */
+/* Stores what is still waiting, unless the disk refuses, half a minute at most. The worker has ended. */
 void fl_disk_tier_close(struct fl_engine *engine);
 
 /* Of the prefix cache: [32], or NULL without a tier. */

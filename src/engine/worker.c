@@ -29,7 +29,8 @@ static bool gather(fl_engine *e, fl_request **run, int32_t *n) {
             r->held = true;
             run[(*n)++] = r;
         }
-        if (*n > 0 || e->closing || fl_disk_tier_busy(e->tier, e->prefix)) break;
+        bool moves = fl_disk_tier_busy(e->tier, e->prefix) && !e->lost[0];
+        if (*n > 0 || e->closing || moves) break;
         pthread_cond_wait(&e->work, &e->lock);
     }
     bool goes_on = !e->closing;

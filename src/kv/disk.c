@@ -283,10 +283,21 @@ static transfer *take_transfer(fl_disk *d, transfer_state state) {
     return NULL;
 }
 
+/* Under the lock. */
+static bool rests(const fl_disk *d) {
+    return d->failed_s > 0 && fl_now_s() - d->failed_s < RETRY_S;
+}
+
+bool fl_disk_rests(fl_disk *d) {
+    pthread_mutex_lock(&d->lock);
+    bool so = rests(d);
+    pthread_mutex_unlock(&d->lock);
+    return so;
+}
+
 void *fl_disk_buffer(fl_disk *d) {
     pthread_mutex_lock(&d->lock);
-    bool rests = d->failed_s > 0 && fl_now_s() - d->failed_s < RETRY_S;
-    transfer *t = rests ? NULL : take_transfer(d, FILLING);
+    transfer *t = rests(d) ? NULL : take_transfer(d, FILLING);
     if (t) t->writes = true;
     pthread_mutex_unlock(&d->lock);
     return t ? t->bytes : NULL;

@@ -44,6 +44,9 @@ void fl_disk_forget(fl_disk *disk, const fl_prefix_key *key);
 /* A buffer of page_bytes to fill and to hand to fl_disk_write, or NULL: all are in use, or writing failed lately. */
 void *fl_disk_buffer(fl_disk *disk);
 
+/* Writing failed lately: no buffer is handed out for a while. */
+bool fl_disk_rests(fl_disk *disk);
+
 /* Queues the buffer's bytes as this page. */
 void fl_disk_write(fl_disk *disk, const fl_prefix_entry *page, void *buffer);
 

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include <firstlight/firstlight.h>
-
+#include "base/clock.h"
+#include "engine/engine.h"
 #include "support/asking.h"
 #include "support/command.h"
 #include "support/golden.h"
@@ -198,28 +198,60 @@ static void nothing_is_evicted_before_it_is_stored(void **state) {
     close_fixture(&f);
 }
 
+static void refuse_writes(bool refuse) {
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = refuse ? 0 : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
 /* A disk that takes nothing: requests are delayed a little, and what is lost is counted. */
 static void a_disk_that_refuses_stops_nobody(void **state) {
     (void)state;
-    struct rlimit before, small;
     fixture f;
     open_fixture(&f);
     fl_settings s = settings_of(&f);
     s.ctx_tokens = s.kv_tokens = 1280;
     fl_engine *e = open_engine(&s);
-    signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    small = before;
-    small.rlim_cur = 0;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    refuse_writes(true);
     ask(e, f.g.ids, PROMPT, -1);
     answer other = ask(e, f.g.ids + 500, PROMPT, -1);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    refuse_writes(false);
     assert_int_equal(other.finish, FL_FINISH_LENGTH);
     if (other.ttft_s > 30) fail_msg("the first token came after %g s", other.ttft_s);
     fl_engine_load load;
     fl_engine_get_load(e, &load);
     assert_true(load.kv_disk_lost > 0);
+    double begin_s = fl_now_s();
+    fl_engine_close(e); /* nor does what it will not take */
+    if (fl_now_s() - begin_s > 20) fail_msg("closing took %g s", fl_now_s() - begin_s);
+    close_fixture(&f);
+}
+
+/* Its pages can be stored no more, so nothing is left to do for the worker. */
+static void the_worker_of_a_lost_device_rests(void **state) {
+    (void)state;
+    struct timespec before, after;
+    const struct timespec pause = {.tv_nsec = 500000000};
+    clockid_t clock;
+    fixture f;
+    open_fixture(&f);
+    fl_settings s = settings_of(&f);
+    fl_engine *e = open_engine(&s);
+    refuse_writes(true);
+    ask(e, f.g.ids, PROMPT, -1);
+    refuse_writes(false);
+    pthread_mutex_lock(&e->lock);
+    assert_true(fl_prefix_n_unstored(e->prefix) > 0);
+    snprintf(e->lost, sizeof e->lost, "lost");
+    pthread_mutex_unlock(&e->lock);
+    assert_int_equal(pthread_getcpuclockid(e->worker, &clock), 0);
+    assert_int_equal(clock_gettime(clock, &before), 0);
+    nanosleep(&pause, NULL);
+    assert_int_equal(clock_gettime(clock, &after), 0);
+    int64_t ns = (after.tv_sec - before.tv_sec) * (int64_t)1000000000 + after.tv_nsec - before.tv_nsec;
+    if (ns > 50000000) fail_msg("%lld of 500 ms", (long long)(ns / 1000000));
     fl_engine_close(e);
     close_fixture(&f);
 }
@@ -312,6 +344,7 @@ int main(void) {
         cmocka_unit_test(what_memory_lost_comes_from_disk),
         cmocka_unit_test(nothing_is_evicted_before_it_is_stored),
         cmocka_unit_test(a_disk_that_refuses_stops_nobody),
+        cmocka_unit_test(the_worker_of_a_lost_device_rests),
         cmocka_unit_test(salts_part_tenants_in_memory_and_on_disk),
         cmocka_unit_test(many_requests_share_one_reading),
         cmocka_unit_test(bad_folders_are_refused),
