@@ -79,6 +79,9 @@ static void set_defaults(fl_policy *p, int64_t bucket) {
     }
 }
 
+/* More than any context; sums of some of them and a position are still an int32_t. */
+enum { SIZE_MOST = 1 << 28 };
+
 /* "4096", "4k" or "1/32" of the bucket; -1 if it is none of them. */
 static int64_t read_size(const char *text, int64_t bucket) {
     char *end;
@@ -109,11 +112,11 @@ static fl_err set_number(const char *key, const char *value, int64_t bucket, fl_
     for (int i = 0; i < N_NUMBERS; i++) {
         if (!has(p, &numbers[i]) || strcmp(key, numbers[i].name) != 0) continue;
         int64_t size = read_size(value, bucket), multiple = numbers[i].multiple;
-        if (size < 1 || size % multiple != 0)
+        if (size < 1 || size > SIZE_MOST || size % multiple != 0)
             return FL_FAIL(FL_ERR_INVALID,
-                           "policy %s: %s: expected a multiple of %lld from %lld on, as 4096, 4k or 1/32, "
+                           "policy %s: %s: expected a multiple of %lld in %lld..%d, as 4096, 4k or 1/32, "
                            "found '%s'",
-                           names[p->kind], key, (long long)multiple, (long long)multiple, value);
+                           names[p->kind], key, (long long)multiple, (long long)multiple, SIZE_MOST, value);
         *number_of(p, &numbers[i]) = size;
         return FL_ERR_OK;
     }

@@ -54,6 +54,7 @@ static void faults_are_named(void **state) {
         {"window:window=1/0", "window"},
         {"window:window=2/1", "window"},
         {"window:window=99999999999999999999", "window"},
+        {"window-anchors:stride=2147483647", "1..268435456"},
         {"window:window", "'window'"},
         {"segments", "their number"},
         {"segments:0", "segments"},
