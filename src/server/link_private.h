@@ -17,6 +17,7 @@ typedef struct fl_link_slot {
     void *context;
     fl_event last; /* numbers of the last event, for the one that the link makes when the worker dies */
     double submit_s;
+    bool cancelled; /* the worker was, or will be, told */
 } fl_link_slot;
 
 struct fl_worker_link {
@@ -30,7 +31,7 @@ struct fl_worker_link {
     pthread_mutex_t lock; /* guards what follows, up to the thread's own */
     fl_link_state state;
     bool closing;
-    fl_buffer out;       /* messages that the thread has not taken yet */
+    fl_buffer out;       /* messages that the thread has not taken yet; requests leave room for cancels */
     fl_link_slot *slots; /* [requests_max]; a request's slot is the low bits of its id */
     int32_t *free_slots; /* [n_free] */
     int32_t n_free;

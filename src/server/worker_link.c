@@ -52,6 +52,13 @@ static fl_err copy_command(fl_worker_link *l, const char *const *command) {
     return l->command ? FL_ERR_OK : FL_FAIL(FL_ERR_NOMEM, "the worker's command");
 }
 
+/* Requests fill queue_bytes_max. No cancel may be lost: each request has one, those that the worker has as well as
+ * those in the queue, whose messages are longer than eight of them. */
+static size_t queue_bytes(const fl_link_options *o) {
+    return (size_t)(o->queue_bytes_max + o->queue_bytes_max / 8) +
+           (size_t)o->requests_max * FL_WIRE_HEADER_BYTES;
+}
+
 static fl_err take_memory(fl_worker_link *l, const fl_link_options *o) {
     l->o = *o;
     l->o.settings = (fl_settings){0}; /* in `hello` from here on */
@@ -66,8 +73,8 @@ static fl_err take_memory(fl_worker_link *l, const fl_link_options *o) {
         l->free_slots[l->n_free] = o->requests_max - 1 - l->n_free;
         l->n_free++;
     }
-    fl_buffer_init(&l->out, (size_t)o->queue_bytes_max);
-    fl_buffer_init(&l->sending, (size_t)o->queue_bytes_max);
+    fl_buffer_init(&l->out, queue_bytes(o));
+    fl_buffer_init(&l->sending, queue_bytes(o));
     l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (l->wake < 0) return FL_FAIL(FL_ERR_IO, "cannot make an eventfd: %s", strerror(errno));
     int code = pthread_create(&l->thread, NULL, fl_link_thread, l);
@@ -143,7 +150,12 @@ static fl_err submit(fl_worker_link *l, const fl_request_params *params, fl_link
     FL_TRY(check_ready(l));
     int32_t at = l->free_slots[l->n_free - 1];
     uint64_t name = (l->n_submitted + 1) * FL_WIRE_IDS_MAX + (uint64_t)at;
+    size_t before = l->out.n;
     fl_err err = fl_wire_put_submit(&l->out, name, params);
+    if (err == FL_ERR_OK && l->out.n > (size_t)l->o.queue_bytes_max) {
+        l->out.n = before;
+        err = FL_ERR_LIMIT;
+    }
     if (err == FL_ERR_LIMIT)
         return FL_FAIL(FL_ERR_AGAIN, "%zu bytes of requests wait for the worker to read them", l->out.n);
     FL_TRY(err);
@@ -181,7 +193,8 @@ void fl_worker_link_cancel(fl_worker_link *l, uint64_t id) {
     uint64_t at = id % FL_WIRE_IDS_MAX;
     pthread_mutex_lock(&l->lock);
     bool known = at < (uint64_t)l->o.requests_max && id != 0 && l->slots[at].id == id;
-    if (known && l->state == FL_LINK_READY) (void)fl_wire_put_cancel(&l->out, id);
+    if (known && l->state == FL_LINK_READY && !l->slots[at].cancelled)
+        l->slots[at].cancelled = fl_wire_put_cancel(&l->out, id) == FL_ERR_OK;
     pthread_mutex_unlock(&l->lock);
     if (known) wake(l);
 }

@@ -149,6 +149,42 @@ static void bounds_are_kept(void **state) {
     for (int32_t i = 0; i <= MANY; i++) got_free(&all[i]);
 }
 
+/* Requests of halving lengths fill the queue of a worker that does not read to its last bytes: those that are cancelled
+ * meanwhile end all the same, once it reads again. */
+static void no_cancel_is_lost_in_a_full_queue(void **state) {
+    static const char *const command[] = {FL_STUB_WORKER, "--rate", "500", "--ttft", "0.01", NULL};
+    static got all[MANY];
+    static int32_t ids[100000];
+    int32_t n = 0;
+    fl_link_options o;
+    fl_request_params p;
+    fl_worker_link *link = NULL;
+    (void)state;
+    fl_link_options_default(&o);
+    o.command = command;
+    o.queue_bytes_max = 1 << 20;
+    o.requests_max = MANY;
+    assert_int_equal(fl_worker_link_open(&o, &link), FL_ERR_OK);
+    pid_t worker = link_wait(link, FL_LINK_READY).worker_pid;
+    for (int32_t i = 0; i < MANY; i++) got_init(&all[i]);
+    assert_int_equal(kill(worker, SIGSTOP), 0);
+    fl_request_params_default(&p);
+    p.tokens = ids;
+    p.max_tokens = 400;
+    for (p.n_tokens = 100000; p.n_tokens > 0 && n < MANY;)
+        if (fl_worker_link_submit(link, &p, got_event, &all[n], &all[n].id) == FL_ERR_OK) n++;
+        else p.n_tokens /= 2;
+    assert_true(p.n_tokens == 0); /* not even the shortest has room */
+    for (int32_t i = 0; i < n; i++) fl_worker_link_cancel(link, all[i].id);
+    assert_int_equal(kill(worker, SIGCONT), 0);
+    for (int32_t i = 0; i < n; i++) {
+        got_wait_done(&all[i]);
+        assert_int_equal(all[i].last.finish, FL_FINISH_CANCELLED);
+    }
+    fl_worker_link_close(link);
+    for (int32_t i = 0; i < MANY; i++) got_free(&all[i]);
+}
+
 static void closing_ends_what_is_in_flight(void **state) {
     (void)state;
     got one;
@@ -223,6 +259,7 @@ int main(void) {
         cmocka_unit_test(loading_that_fails_again_and_again_is_given_up),
         cmocka_unit_test(a_program_that_cannot_start_is_named),
         cmocka_unit_test(bounds_are_kept),
+        cmocka_unit_test(no_cancel_is_lost_in_a_full_queue),
         cmocka_unit_test(closing_ends_what_is_in_flight),
         cmocka_unit_test(a_worker_goes_with_its_front),
         cmocka_unit_test(predicted_seconds_lie_between_the_points),
