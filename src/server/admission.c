@@ -124,6 +124,7 @@ bool fl_admission_settle(fl_front *front, int32_t n_requests, int64_t n_tokens, 
                          fl_api_error *error, double *retry_after_s) {
     fl_link_status status;
     fl_worker_link_status(front->link, &status);
+    if (!worker_takes(front, &status, error, retry_after_s)) return false; /* it ended while the body came */
     fl_ticket exact = make_ticket(&status, n_requests, n_tokens);
     if (!enter(front, ticket, &exact, &status, error, retry_after_s)) return false;
     *ticket = exact;

@@ -343,6 +343,40 @@ static void a_dead_worker_ends_streams_with_words(void **state) {
     fl_serve_close(server);
 }
 
+/* A worker that ends while a body still comes: the request was let in, and is told that there is none now. */
+static void a_worker_gone_before_the_body_is_no_full_queue(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--crash", "2", "--load", "0.7", NULL};
+    static const char post[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 28\r\n\r\n{\"prompt\":\"x\",\"stream\":true}";
+    fl_serve_options o;
+    int status = 200;
+    (void)state;
+    stub_options(&o, stub);
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    int late = http_connect(port);
+    http_send(late, post, sizeof post - 11);
+    (void)wait_metric(port, FLIGHT, 2, true); /* it, and who asks */
+    int other = ask(port, 100, false);
+    while (status == 200) {
+        reply r = http_get(port, "/health");
+        status = r.status;
+        reply_free(&r);
+    }
+    http_send(late, post + sizeof post - 11, 10);
+    reply r = http_read(late, 20);
+    if (r.status != 503) fail_msg("%s", r.text);
+    assert_non_null(reply_field(&r, "Retry-After"));
+    assert_true(
+        http_metric(
+            port, "firstlight:admission_rejections_total{model_name=\"spark-66m\",reason=\"loading\"}") == 1);
+    reply_free(&r);
+    close(late);
+    close(other);
+    fl_serve_close(server);
+}
+
 static void a_drained_server_finishes_what_runs(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, "--rate", "100", NULL};
     fl_serve_options o;
@@ -406,6 +440,7 @@ int main(void) {
         cmocka_unit_test(half_open_connections_end_in_time),
         cmocka_unit_test(a_dripping_head_ends_in_time),
         cmocka_unit_test(a_dead_worker_ends_streams_with_words),
+        cmocka_unit_test(a_worker_gone_before_the_body_is_no_full_queue),
         cmocka_unit_test(a_drained_server_finishes_what_runs),
         cmocka_unit_test(a_server_closes_under_load),
     };
