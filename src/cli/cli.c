@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 /* What to do about an error, where its text cannot know it. */
-static const char *advice(fl_err err) {
+static const char *advice(const char *verb, fl_err err) {
     switch (err) {
     case FL_ERR_NOMEM:
+        if (verb && strcmp(verb, "serve") == 0)
+            return "a smaller --max-model-len, --kv-tokens or --span needs less memory; `firstlight inspect "
+                   "MODEL --memory` shows the sums";
         return "a smaller --ctx or --span needs less memory; `firstlight inspect MODEL --memory` shows the "
                "sums";
     case FL_ERR_DATA:
@@ -29,7 +32,7 @@ static const char *advice(fl_err err) {
 }
 
 int fl_cli_fail(const char *verb, fl_err err) {
-    const char *next = advice(err);
+    const char *next = advice(verb, err);
     fflush(stdout);
     fprintf(stderr, "firstlight: %s\n", fl_err_detail());
     if (err == FL_ERR_INVALID)

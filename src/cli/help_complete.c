@@ -151,8 +151,11 @@ static void put_fish(FILE *file) {
         for (const fl_option *o = fl_option_table; o->name; o++) {
             if (!(o->verbs & v->bit)) continue;
             const char *second = strchr(v->name, ' ');
-            fprintf(file, "complete -c firstlight -n '__fish_seen_subcommand_from %s' -l %s",
-                    second ? second + 1 : v->name, o->name);
+            /* "serve" stands behind "bench", too */
+            fprintf(file,
+                    "complete -c firstlight -n '%s__fish_seen_subcommand_from bench; and "
+                    "__fish_seen_subcommand_from %s' -l %s",
+                    second ? "" : "not ", second ? second + 1 : v->name, o->name);
             if (o->letter) fprintf(file, " -s %c", o->letter);
             if (o->choices) {
                 fputs(" -x -a '", file);

@@ -278,6 +278,32 @@ static void completions_know_every_second_word(void **state) {
     }
 }
 
+/* "serve" is a verb and stands behind "bench": neither gets the other's options. */
+static void fish_tells_serve_from_bench_serve(void **state) {
+    (void)state;
+    char *text = written(write_fish);
+    assert_non_null(strstr(text, "'not __fish_seen_subcommand_from bench; and "
+                                 "__fish_seen_subcommand_from serve' -l port"));
+    assert_non_null(strstr(text, "'__fish_seen_subcommand_from bench; and "
+                                 "__fish_seen_subcommand_from serve' -l url"));
+    free(text);
+}
+
+static void write_failures(FILE *file) {
+    FILE *kept = stderr;
+    stderr = file;
+    (void)fl_cli_fail("serve", FL_FAIL(FL_ERR_NOMEM, "no memory"));
+    stderr = kept;
+}
+
+static void advice_names_options_that_the_verb_has(void **state) {
+    (void)state;
+    char *text = written(write_failures);
+    assert_non_null(strstr(text, "--max-model-len"));
+    assert_null(strstr(text, "--ctx"));
+    free(text);
+}
+
 static void help_of_bench_has_all_its_verbs(void **state) {
     (void)state;
     char *text = written(write_benches);
@@ -319,6 +345,8 @@ int main(void) {
         cmocka_unit_test(serve_knows_other_servers_spellings),
         cmocka_unit_test(the_environment_is_between_default_and_command_line),
         cmocka_unit_test(completions_know_every_second_word),
+        cmocka_unit_test(fish_tells_serve_from_bench_serve),
+        cmocka_unit_test(advice_names_options_that_the_verb_has),
         cmocka_unit_test(help_of_bench_has_all_its_verbs),
         cmocka_unit_test(help_of_every_kind_names_every_option),
     };
