@@ -245,9 +245,10 @@ static bool choose_piece(building *b, int32_t pos, bool may_answer_between) {
 
 /* Answers alone fit, which the guard made sure of at the start; it is asked all the same. */
 static fl_err check_answers(const building *b) {
+    /* Between layers answers may have ended, and their sessions be gone. */
+    if (b->prefill || b->inner) return FL_ERR_OK;
     fl_dry_rows rows = answer_rows(b, true);
     bool fits;
-    if (b->prefill || b->inner) return FL_ERR_OK;
     FL_TRY(fl_guard_cut(b->e->guard, &rows, &fits));
     if (fits) return FL_ERR_OK;
     return FL_FAIL(FL_ERR_LIMIT, "%d answers at position %d do not fit into %lld bytes of scratch",

@@ -183,11 +183,54 @@ static void a_page_that_is_no_number_is_found_once(void **state) {
     }
 }
 
+/* Short and long prompts of four threads, whose sessions go as soon as their answers are there: in the middle of a step
+ * of somebody's prompt, where answers have their tokens between its layers. What of them is touched behind that,
+ * ThreadSanitizer sees. */
+static void *ask_and_go(void *engine) {
+    int32_t ids[CTX];
+    for (int32_t i = 0; i < CTX; i++) ids[i] = (i * i + 5 * i) % 256;
+    for (int32_t k = 0; k < 40; k++) {
+        fl_session *s = open_session(engine);
+        fl_request_params p = params_of(ids, 21 + 37 * k % 600);
+        p.max_tokens = 1 + k % 8;
+        p.cache_salt = k % 2 == 0 ? "even" : NULL;
+        fl_request *r = submit(s, &p);
+        if (k % 5 == 0) fl_cancel(r);
+        (void)finish(r);
+        assert_int_equal(fl_session_close(s), FL_ERR_OK);
+    }
+    return NULL;
+}
+
+static void sessions_go_while_a_step_runs(void **state) {
+    (void)state;
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    fl_settings settings;
+    fl_engine *e = NULL;
+    fl_settings_default(&settings);
+    settings.synthetic = "tiny";
+    settings.ctx_tokens = 1024;
+    settings.kv_tokens = 2048;
+    settings.span_tokens = PAGE;
+    settings.n_threads = 2;
+    settings.max_decode_stall_s = 1e-3;
+    if (fl_engine_open(&settings, &e) != FL_ERR_OK) fail_msg("open: %s", fl_err_detail());
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, ask_and_go, e), 0);
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    fl_engine_load load;
+    fl_engine_get_load(e, &load);
+    assert_int_equal(load.n_running + load.n_waiting, 0);
+    assert_int_equal(load.kv_pages_free + load.kv_pages_cached, load.kv_pages);
+    fl_engine_close(e);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_document_read_twice_at_once_is_kept_once),
         cmocka_unit_test(an_answer_without_end_has_the_context_or_is_refused),
         cmocka_unit_test(a_page_that_is_no_number_is_found_once),
+        cmocka_unit_test(sessions_go_while_a_step_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
