@@ -22,7 +22,7 @@ shift $((OPTIND - 1))
 work=build-mutate
 rm -rf $work
 mkdir -p $work/tree $work/source
-git ls-files --cached --others --exclude-standard -- CMakeLists.txt include share src tools test script example |
+git ls-files --cached --others --exclude-standard -- CMakeLists.txt cmake include share src tools test script example |
     grep -v '^test/golden\|/corpus/' | tar -cf - -T - | tar -xf - -C $work/source
 cp -r $work/source/. $work/tree
 cmake -G Ninja -S $work/tree -B $work/build -DCMAKE_C_COMPILER=clang-14 -DFL_SANITIZE=address,undefined \

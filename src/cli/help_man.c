@@ -48,15 +48,18 @@ static void put_option(FILE *file, const fl_option *o) {
 static void put_exit_codes(FILE *file) {
     static const struct {
         const char *code, *meaning;
-    } codes[] = {{"0", "Done."},
-                 {"1", "Failed at run time."},
-                 {"2", "The command line was wrong."},
-                 {"65", "The checkpoint or the data is broken."},
-                 {"69", "This machine lacks what was asked for."},
-                 {"70", "An internal error."},
-                 {"75", "Busy; trying later helps."},
-                 {"78", "The checkpoint does not match its lock."},
-                 {"130", "Ended by Ctrl-C."}};
+    } codes[] = {
+        {"0", "Done."},
+        {"1", "Failed at run time."},
+        {"2", "The command line was wrong."},
+        {"65", "The checkpoint or the data is broken."},
+        {"69", "This machine lacks what was asked for."},
+        {"70", "An internal error."},
+        {"75", "Busy; trying later helps."},
+        {"78",
+         "The checkpoint does not match its lock, a calibration or kept results were made for something "
+         "else, or the folder of --kv-disk is in use."},
+        {"130", "Ended by Ctrl-C."}};
     fputs(".SH EXIT STATUS\n", file);
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         fprintf(file, ".TP\n.B %s\n%s\n", codes[i].code, codes[i].meaning);
