@@ -6,7 +6,7 @@ build=${1:?usage: check.sh BUILD [CHECK...]}
 shift
 here=$(dirname "$0")
 cd "$here/.." || exit 2
-[ $# -gt 0 ] || set -- layers size names text format weight tidy
+[ $# -gt 0 ] || set -- layers size names text programs format weight tidy
 
 # Tracked and new files, without what .gitignore names. Outside a git checkout: all but build folders.
 files() {
@@ -51,6 +51,15 @@ check_text() {
             bad = 1
         }
         END { exit bad || n_files == 0 }'
+}
+
+# A file whose first line says what runs it can be run as the documents say.
+check_programs() {
+    files | grep -E '\.(sh|py|mjs|awk)$' | xargs awk 'FNR == 1 && /^#!/ { print FILENAME }' | {
+        bad=0
+        while read -r file; do [ -x "$file" ] || { echo "$file: not executable"; bad=1; }; done
+        exit $bad
+    }
 }
 
 check_format() {

@@ -94,6 +94,15 @@ test('says what is wrong', async () => {
   await page.getByLabel('Its text').fill('');
 });
 
+test('refuses a file that is no text, until another is taken', async () => {
+  const take = (name, bytes) => page.locator('#files').setInputFiles({ name, mimeType: 'text/plain', buffer: Buffer.from(bytes) });
+  await take('picture.png', [0x89, 0x50, 0xff]);
+  await page.getByRole('alert').filter({ hasText: 'picture.png is not UTF-8 text' }).waitFor();
+  await take('note.txt', 'a note');
+  await page.getByText('note.txt').waitFor();
+  assert.ok(await page.getByRole('alert').isHidden());
+});
+
 test('draws the meters', async () => {
   await page.getByRole('tab', { name: 'Ask' }).focus();
   await page.keyboard.press('ArrowRight');
