@@ -32,6 +32,19 @@ static void holds_back_what_may_begin_a_stop(void **state) {
     check(NULL, 0, "anything", 8, false);
 }
 
+/* However the text comes: the first stop that is complete ends it, also inside the beginning of another. */
+static void the_first_to_end_counts(void **state) {
+    (void)state;
+    const char *const stops[] = {"END OF TEXT", "OF", "D O"};
+    check(stops, 2, "the END", 4, false);
+    check(stops, 2, "the END OF", 8, true);
+    check(stops, 2, "the END OF TEXT", 8, true);
+    check(stops, 3, "the END OF TEXT", 6, true);
+    check(stops, 1, "the END OF TEXT", 4, true);
+    const char *const same_end[] = {"b", "ab"};
+    check(same_end, 2, "xab", 1, true); /* of two that end there the longer */
+}
+
 static void bad_stops_are_refused(void **state) {
     (void)state;
     fl_stop stop;
@@ -44,6 +57,7 @@ static void bad_stops_are_refused(void **state) {
     assert_int_equal(fl_stop_init(&stop, too_long, 1), FL_ERR_INVALID);
     assert_int_equal(fl_stop_init(&stop, empty, FL_STOPS_MAX + 1), FL_ERR_INVALID);
     assert_int_equal(fl_stop_init(&stop, empty, -1), FL_ERR_INVALID);
+    assert_int_equal(fl_stop_init(&stop, NULL, 1), FL_ERR_INVALID);
     wide[FL_STOP_BYTES_MAX] = '\0';
     assert_int_equal(fl_stop_init(&stop, too_long, 1), FL_ERR_OK);
     fl_stop_free(&stop);
@@ -52,6 +66,7 @@ static void bad_stops_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(holds_back_what_may_begin_a_stop),
+        cmocka_unit_test(the_first_to_end_counts),
         cmocka_unit_test(bad_stops_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
