@@ -95,6 +95,13 @@ void fl_call_cancel(fl_call *call) {
     pthread_mutex_unlock(&call->lock);
 }
 
+bool fl_call_is_gone(fl_call *call) {
+    pthread_mutex_lock(&call->lock);
+    bool gone = call->gone;
+    pthread_mutex_unlock(&call->lock);
+    return gone;
+}
+
 /* Needs the lock. */
 static void begin(fl_call *call) {
     if (call->begun || !call->request.stream) return;
@@ -367,10 +374,6 @@ void fl_handle_answer(fl_front *front, fl_http_exchange *exchange) {
     fl_api_error error = {0};
     double retry_after_s = 0;
     call->read_s = fl_now_s();
-    pthread_mutex_lock(&call->lock);
-    bool gone = call->gone;
-    pthread_mutex_unlock(&call->lock);
-    if (gone) return;
     fl_worker_link_status(front->link, &status);
     bool ok = read_request(call, &error) && tokenize(call, status.info.ctx_tokens, &error) &&
               open_answer(call, &error) &&

@@ -57,6 +57,9 @@ void fl_call_leave(fl_call *call);
 /* Cancels what the worker still does for it, and writes no more. Any thread. */
 void fl_call_cancel(fl_call *call);
 
+/* Nobody reads its answer any more. Any thread. */
+bool fl_call_is_gone(fl_call *call);
+
 /* call_timeline.c: one comment of the event stream with the marks of a choice, after the front's own, in seconds
  * since the request arrived: ": timeline [{"name":"tokenize","start_s":0,"end_s":0.01,"tokens":123}, ..]". */
 void fl_timeline_write(const fl_call *call, const fl_mark *marks, int32_t n_marks, fl_buffer *out);

@@ -165,7 +165,7 @@ int64_t fl_front_head(void *context, fl_http_exchange *exchange) {
 static void run_job(void *context) {
     fl_http_exchange *exchange = context;
     fl_call *call = fl_http_get_user(exchange);
-    call->route->handle(call->front, exchange);
+    if (!fl_call_is_gone(call)) call->route->handle(call->front, exchange);
     fl_http_release(exchange);
 }
 

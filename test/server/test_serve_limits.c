@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -231,6 +232,56 @@ static void a_sender_of_up_to_twice_the_bound_is_told(void **state) {
     assert_non_null(strstr(r.body, "\"error\""));
     reply_free(&r);
     close(fd);
+    free(body);
+    fl_serve_close(server);
+}
+
+static double cpu_s(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+/* A /tokenize of n bytes, sent and not answered. */
+static int ask_tokens(int32_t port, const char *body, size_t n) {
+    char head[256];
+    int fd = http_connect(port),
+        head_n = snprintf(head, sizeof head,
+                          "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                          "Content-Length: %zu\r\n\r\n",
+                          n);
+    http_send(fd, head, (size_t)head_n);
+    http_send(fd, body, n);
+    return fd;
+}
+
+/* What waits for a request thread is not read once its client has left: who comes after it is not made to wait. */
+static void nothing_is_read_for_who_has_left(void **state) {
+    enum { LEAVE = 60, FIRST_BYTES = 4 << 20, BYTES = 400 << 10 };
+    int fds[LEAVE];
+    fl_serve_options o;
+    (void)state;
+    stub_options(&o, plain_stub);
+    o.n_threads = 1;
+    fl_serve *server = stub_serve(&o);
+    int32_t port = fl_serve_port(server);
+    char *first = long_prompt(FIRST_BYTES), *body = long_prompt(BYTES);
+    double begin_s = cpu_s(), until_s = fl_now_s() + 5;
+    assert_int_equal(status_of(port, "POST", "/tokenize", "", first), 200);
+    double one_s = cpu_s() - begin_s;
+    int busy = ask_tokens(port, first, FIRST_BYTES); /* the thread is at it while the others come and go */
+    for (int i = 0; i < LEAVE; i++) fds[i] = ask_tokens(port, body, BYTES);
+    while (http_metric(port, "firstlight:http_body_bytes") < FIRST_BYTES + LEAVE * BYTES &&
+           fl_now_s() < until_s)
+        continue;
+    begin_s = cpu_s();
+    for (int i = 0; i < LEAVE; i++) close(fds[i]);
+    assert_int_equal(status_of(port, "POST", "/tokenize", "", "{\"prompt\":\"x\"}"), 200);
+    double left_s = cpu_s() - begin_s;
+    fprintf(stderr, "ALL %g ONE %g\n", left_s, one_s);
+    if (left_s > 3 * one_s) fail_msg("%g s of CPU after they left, %g s for the first", left_s, one_s);
+    close(busy);
+    free(first);
     free(body);
     fl_serve_close(server);
 }
@@ -519,6 +570,7 @@ int main(void) {
         cmocka_unit_test(bad_keys_do_not_start),
         cmocka_unit_test(bodies_have_a_bound),
         cmocka_unit_test(a_sender_of_up_to_twice_the_bound_is_told),
+        cmocka_unit_test(nothing_is_read_for_who_has_left),
         cmocka_unit_test(all_bodies_together_have_a_bound),
         cmocka_unit_test(the_queue_has_a_bound),
         cmocka_unit_test(an_answer_read_is_a_place_given_back),
