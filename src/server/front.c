@@ -78,7 +78,7 @@ void fl_front_refuse(void *context, fl_http_exchange *exchange, int status, cons
     fl_front *front = context;
     fl_api_error error;
     if (!fl_http_get_user(exchange)) (void)fl_call_new(front, exchange, NULL);
-    (void)fl_api_error_set(&error, status, NULL, NULL, "%s", reason);
+    (void)fl_api_error_set(&error, status, NULL, status == 413 ? "body_too_large" : NULL, "%s", reason);
     fl_front_answer_error(exchange, &error, 0, 0);
 }
 

@@ -229,7 +229,7 @@ static void a_sender_of_up_to_twice_the_bound_is_told(void **state) {
     reply r = http_read(fd, 30);
     assert_int_equal(r.status, 413);
     assert_true(r.closed);
-    assert_non_null(strstr(r.body, "\"error\""));
+    assert_non_null(strstr(r.body, "\"code\":\"body_too_large\""));
     reply_free(&r);
     close(fd);
     free(body);
