@@ -278,7 +278,6 @@ static void nothing_is_read_for_who_has_left(void **state) {
     for (int i = 0; i < LEAVE; i++) close(fds[i]);
     assert_int_equal(status_of(port, "POST", "/tokenize", "", "{\"prompt\":\"x\"}"), 200);
     double left_s = cpu_s() - begin_s;
-    fprintf(stderr, "ALL %g ONE %g\n", left_s, one_s);
     if (left_s > 3 * one_s) fail_msg("%g s of CPU after they left, %g s for the first", left_s, one_s);
     close(busy);
     free(first);
