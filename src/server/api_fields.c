@@ -99,7 +99,11 @@ fl_api_found fl_api_found_of(const json_t *value) {
     case JSON_OBJECT: snprintf(f.text, sizeof f.text, "an object"); break;
     case JSON_ARRAY: snprintf(f.text, sizeof f.text, "an array of %zu", json_array_size(value)); break;
     case JSON_INTEGER: snprintf(f.text, sizeof f.text, "%lld", (long long)json_integer_value(value)); break;
-    case JSON_REAL: snprintf(f.text, sizeof f.text, "%.17g", json_real_value(value)); break;
+    case JSON_REAL: { /* 2.0 stays 2.0, which is no whole number, and 2.1 has no more digits than that */
+        size_t n = json_dumpb(value, f.text, sizeof f.text - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(16));
+        f.text[n < sizeof f.text ? n : 0] = '\0';
+        break;
+    }
     case JSON_TRUE: snprintf(f.text, sizeof f.text, "true"); break;
     case JSON_FALSE: snprintf(f.text, sizeof f.text, "false"); break;
     case JSON_NULL: snprintf(f.text, sizeof f.text, "null"); break;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "server/api_fields.h"
 #include "server/api_request.h"
 
 static fl_api_request parse(fl_api_kind kind, const char *body) {
@@ -278,6 +279,16 @@ static void messages_say_what_was_expected_and_found(void **state) {
     fl_buffer_free(&out);
 }
 
+static void numbers_are_told_as_they_were_written(void **state) {
+    static const char *const written[] = {"2.0", "2.1", "0.3", "-1.5", "1e20"};
+    (void)state;
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        json_t *value = json_loads(written[i], JSON_DECODE_ANY, NULL);
+        assert_string_equal(fl_api_found_of(value).text, written[i]);
+        json_decref(value);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_of_a_chat_arrives),
@@ -291,6 +302,7 @@ int main(void) {
         cmocka_unit_test(ids_are_checked_against_the_vocabulary),
         cmocka_unit_test(schemas_are_refused_before_anything_is_queued),
         cmocka_unit_test(messages_say_what_was_expected_and_found),
+        cmocka_unit_test(numbers_are_told_as_they_were_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
