@@ -130,8 +130,18 @@ static fl_err take_turn(chat *c) {
     return err;
 }
 
+/* A pipe's end is the end of the text and of the questions: none would be left. At a terminal Ctrl-D parts the two. */
+static fl_err check_input(const fl_text_list *files) {
+    for (int32_t i = 0; i < files->n && !isatty(STDIN_FILENO); i++)
+        if (strcmp(files->items[i], "-") == 0)
+            return FL_FAIL(FL_ERR_INVALID, "-f -: questions come from standard input, which is no terminal; "
+                                           "give the text as a file, or one question with `firstlight run`");
+    return FL_ERR_OK;
+}
+
 static fl_err converse(chat *c) {
     size_t n_bytes;
+    FL_TRY(check_input(&c->options->files));
     FL_TRY(fl_documents_read(&c->options->files, &c->documents));
     FL_TRY(fl_ask_open(c->options, 0, &c->progress, &c->engine));
     FL_TRY(fl_session_open(c->engine, &c->session));

@@ -342,6 +342,10 @@ static void errors_name_their_cause_and_what_to_do(void **state) {
     expect_in(r.err, "bytes is no text");
     expect_in(r.err, "if the file is one of a checkpoint"); /* it is none: not as if it were */
     drop(r);
+    r = RUN_WITH("A text.\nA question?\n", "chat", MODEL, "-f", "-"); /* all of it would be the text */
+    expect_code(&r, 2);
+    expect_in(r.err, "questions come from standard input");
+    drop(r);
     r = RUN("bench", "--help");
     expect_code(&r, 0);
     expect_in(r.out, "firstlight bench ladder");
