@@ -123,11 +123,14 @@ static void write_out(fl_call *call, const char *bytes, size_t n) {
 static void write_progress(fl_call *call) {
     char text[96];
     double fraction = 0;
+    int64_t done_tokens = 0;
     for (int32_t i = 0; i < call->n_choices; i++) fraction += call->choices[i].fraction / call->n_choices;
+    for (int32_t i = 0; i < call->n_choices; i += (int32_t)call->request.n) /* one choice of each prompt */
+        done_tokens += call->choices[i].done_tokens;
     if (fraction >= 1) snprintf(text, sizeof text, ": waiting\n\n");
     else
         snprintf(text, sizeof text, ": prefill %d%% %lld/%lld tokens\n\n", (int)(100 * fraction),
-                 (long long)call->done_tokens, (long long)call->prompt_tokens);
+                 (long long)done_tokens, (long long)call->prompt_tokens);
     write_out(call, text, strlen(text));
 }
 
@@ -206,7 +209,7 @@ static void note_progress(fl_call *call, fl_choice *c, const fl_event *event) {
     if (c->fraction >= 1) return;
     c->fraction = event->type == FL_EVENT_PROGRESS ? event->done_fraction : 1;
     for (int32_t i = 0; i < call->n_choices; i++) fraction += call->choices[i].fraction / call->n_choices;
-    if (event->type == FL_EVENT_PROGRESS) call->done_tokens = event->done_tokens;
+    c->done_tokens = event->type == FL_EVENT_PROGRESS ? event->done_tokens : event->prompt_tokens;
     fl_admission_progress(call->front, &call->ticket, fraction > 1 - 1e-9 ? 1 : fraction);
     if (call->begun && fraction < 1 && now_s - fl_http_stream_written_s(call->exchange) > progress_s)
         write_progress(call);

@@ -14,6 +14,7 @@ typedef struct fl_choice {
     uint64_t id; /* the link's */
     bool submitted, done;
     double fraction;        /* of its prefill */
+    int64_t done_tokens;    /* of its prompt */
     double first_s, last_s; /* fl_now_s() of the first and the newest token; 0 = none yet */
 } fl_choice;
 
@@ -37,11 +38,11 @@ struct fl_call {
     fl_buffer out;
     fl_choice *choices; /* [n_choices] */
     int32_t n_choices;
-    int32_t n_left; /* choices that are not done */
-    bool gone;      /* nobody reads the answer: cancel, and write no more */
-    bool begun;     /* the stream's head is out */
-    bool finished;  /* the answer is complete */
-    int64_t prompt_tokens, done_tokens;
+    int32_t n_left;        /* choices that are not done */
+    bool gone;             /* nobody reads the answer: cancel, and write no more */
+    bool begun;            /* the stream's head is out */
+    bool finished;         /* the answer is complete */
+    int64_t prompt_tokens; /* of all prompts */
 
     fl_call *next, *previous; /* in the front's list, which holds the exchange; guarded by calls_lock */
 };

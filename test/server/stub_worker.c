@@ -92,12 +92,13 @@ static void tell_ready(void) {
 }
 
 static fl_event event_of(const stream *s, fl_event_type type, double now_s) {
+    double fraction = s->ttft_s > 0 ? 1 : (now_s - s->submit_s) / (o.ttft_s + 1e-3);
     return (fl_event){.type = type,
                       .token = -1,
                       .text = "",
                       .prompt_tokens = s->n_prompt,
-                      .done_tokens = s->ttft_s > 0 ? s->n_prompt : 0,
-                      .done_fraction = s->ttft_s > 0 ? 1 : (now_s - s->submit_s) / (o.ttft_s + 1e-3),
+                      .done_tokens = (int64_t)(fraction * (double)s->n_prompt),
+                      .done_fraction = fraction,
                       .answer_tokens = s->n_made,
                       .ttft_s = s->ttft_s,
                       .elapsed_s = now_s - s->submit_s};

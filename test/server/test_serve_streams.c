@@ -80,6 +80,38 @@ static void a_silent_stream_says_how_far_it_is(void **state) {
     fl_serve_close(server);
 }
 
+/* The tokens read are those of all prompts, as their sum is. */
+static void comments_count_the_tokens_of_all_prompts(void **state) {
+    static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "1.2", NULL};
+    static const char ids[] = "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25]";
+    char text[1024], body[512];
+    fl_serve_options o;
+    int n_comments = 0, percent = 0, done = 0, all = 0;
+    (void)state;
+    stub_options(&o, stub);
+    o.comment_s = 0.2;
+    fl_serve *server = stub_serve(&o);
+    int n =
+        snprintf(body, sizeof body, "{\"prompt\":[%s,%s,%s,%s],\"n\":2,\"stream\":true}", ids, ids, ids, ids);
+    n = snprintf(text, sizeof text,
+                 "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                 "Content-Length: %d\r\n\r\n%s",
+                 n, body);
+    int fd = http_connect(fl_serve_port(server));
+    http_send(fd, text, (size_t)n);
+    char *got = http_read_until(fd, "data: ", 30);
+    for (const char *at = got; (at = strstr(at, ": prefill ")); at++, n_comments++) {
+        assert_int_equal(sscanf(at, ": prefill %d%% %d/%d tokens", &percent, &done, &all), 3);
+        assert_int_equal(all, 100);
+        if (abs(done - percent) > 8)
+            fail_msg("%d%% are %d of %d tokens", percent, done, all); /* floors of 4 */
+    }
+    assert_true(n_comments > 1 && percent > 30);
+    free(got);
+    close(fd);
+    fl_serve_close(server);
+}
+
 static void clients_that_leave_are_seen_at_once(void **state) {
     static const char *const stub[] = {FL_STUB_WORKER, "--ttft", "60", NULL};
     enum { N = 20 };
@@ -431,6 +463,7 @@ static void a_server_closes_under_load(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_silent_stream_says_how_far_it_is),
+        cmocka_unit_test(comments_count_the_tokens_of_all_prompts),
         cmocka_unit_test(clients_that_leave_are_seen_at_once),
         cmocka_unit_test(random_leaving_leaves_nothing_behind),
         cmocka_unit_test(a_reader_that_stalls_is_cut_off_alone),
