@@ -13,6 +13,10 @@ static const char *advice(const char *verb, fl_err err) {
         if (verb && strcmp(verb, "serve") == 0)
             return "a smaller --max-model-len, --kv-tokens or --span needs less memory; `firstlight inspect "
                    "MODEL --memory` shows the sums";
+        if (verb && strncmp(verb, "bench ", 6) == 0)
+            return "fewer --tokens, a smaller --span, or of a --synthetic shape fewer layers (SHAPE:N) need "
+                   "less "
+                   "memory";
         return "a smaller --ctx or --span needs less memory; `firstlight inspect MODEL --memory` shows the "
                "sums";
     case FL_ERR_DATA:
