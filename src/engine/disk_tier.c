@@ -176,10 +176,9 @@ static void finish_chain(fl_engine *e) {
     fl_disk_tier *tier = e->tier;
     pthread_mutex_lock(&e->lock);
     for (int32_t i = 0; i < tier->end; i++) {
-        fl_prefix_key key = tier->chain[i].parent;
         if (tier->pages[i] < 0) continue;
         if (i < tier->failed) {
-            int32_t there = fl_prefix_add(e->prefix, &key, tier->chain[i].tokens, i, tier->pages[i]);
+            int32_t there = fl_prefix_enter(e->prefix, &tier->chain[i], tier->pages[i]);
             if (there >= 0) fl_prefix_set_stored(e->prefix, there);
         }
         fl_kv_pool_drop(e->pool, tier->pages[i]);
@@ -242,12 +241,13 @@ static bool find_chain(fl_engine *e, const fl_request *r) {
     int32_t n = (r->document_end < first_row ? r->document_end : first_row) / FL_KV_PAGE_TOKENS, i = 0,
             on_disk = 0;
     fl_prefix_key parent = r->root;
+    n -= n % (fl_tile_rows(e) / FL_KV_PAGE_TOKENS);
     pthread_mutex_lock(&e->lock);
     for (; i < n; i++) {
         fl_prefix_entry *entry = &tier->chain[i];
         *entry = (fl_prefix_entry){.parent = parent, .index = i};
         memcpy(entry->tokens, r->prompt + (int64_t)i * FL_KV_PAGE_TOKENS, sizeof entry->tokens);
-        if (!fl_prefix_key_of(e->prefix, &parent, entry->tokens, &entry->key)) break;
+        if (!fl_prefix_key_of(e->prefix, &parent, r->prompt, i, &entry->key)) break;
         parent = entry->key;
         tier->pages[i] = fl_prefix_page_of(e->prefix, &entry->key);
         if (tier->pages[i] < 0 && !fl_disk_has(tier->disk, &entry->key)) break;

@@ -133,7 +133,8 @@ static fl_err take_step_arrays(fl_engine *e) {
 static fl_err open_prefix(fl_engine *e) {
     static const double STORED_SHARE = 0.1;
     const int32_t tile = fl_tile_rows(e), far = (e->ctx_tokens - 1) / tile * tile;
-    fl_prefix_options options = {.secret = fl_disk_tier_secret(e->tier)};
+    fl_prefix_options options = {.secret = fl_disk_tier_secret(e->tier),
+                                 .unit_pages = tile / FL_KV_PAGE_TOKENS};
     fl_dry_cost first, last;
     FL_TRY(fl_dry_run_step(e->dry, &(fl_dry_rows){.document_rows = tile}, &first));
     FL_TRY(fl_dry_run_step(e->dry, &(fl_dry_rows){.document_rows = tile, .document_pos = far}, &last));

@@ -103,10 +103,8 @@ static void reuse(fl_session *s, const fl_request *r) {
     int32_t first_row = fl_request_first_row(r);
     int32_t document = r->document_end < first_row ? r->document_end : first_row;
     fl_prefix_key key;
-    const fl_prefix_query query = {.tokens = r->prompt,
-                                   .n_pages = document / FL_KV_PAGE_TOKENS,
-                                   .multiple = fl_tile_rows(e) / FL_KV_PAGE_TOKENS,
-                                   .root = r->root};
+    const fl_prefix_query query = {
+        .tokens = r->prompt, .n_pages = document / FL_KV_PAGE_TOKENS, .root = r->root};
     int32_t n_found = fl_prefix_find(e->prefix, &query, e->found_pages, &key);
     if (n_found * FL_KV_PAGE_TOKENS >= common) {
         drop_pages(s, 0);
@@ -181,10 +179,10 @@ static void hold_instead(fl_session *s, int32_t i, int32_t page) {
 
 void fl_session_share(fl_session *s, int32_t document_end) {
     fl_engine *e = s->engine;
-    int32_t ready = (s->n_tokens < document_end ? s->n_tokens : document_end) / FL_KV_PAGE_TOKENS;
+    int32_t ready = s->n_tokens < document_end ? s->n_tokens : document_end;
+    ready = (ready - ready % fl_tile_rows(e)) / FL_KV_PAGE_TOKENS;
     for (; s->sharing && s->n_shared < ready; s->n_shared++, e->n_shared++) {
-        const int32_t *tokens = s->tokens + (int64_t)s->n_shared * FL_KV_PAGE_TOKENS;
-        int32_t there = fl_prefix_add(e->prefix, &s->key, tokens, s->n_shared, s->pages[s->n_shared]);
+        int32_t there = fl_prefix_add(e->prefix, &s->key, s->tokens, s->n_shared, s->pages[s->n_shared]);
         if (there >= 0 && there != s->pages[s->n_shared]) hold_instead(s, s->n_shared, there);
     }
 }

@@ -29,7 +29,7 @@ struct fl_prefix {
     int32_t *buckets; /* [n_buckets] first page or NONE */
     int32_t n_buckets;
     int32_t waits_first, waits_last, n_waiting; /* not stored below */
-    fl_prefix_options costs;
+    fl_prefix_options options;
     double evicted_worth; /* of the last page evicted: what age is measured by */
     uint64_t clock, n_counts;
     int64_t n_lost;
@@ -50,7 +50,8 @@ fl_err fl_prefix_open(fl_kv_pool *pool, const fl_prefix_options *options, fl_pre
         fl_prefix_close(prefix);
         return FL_FAIL(FL_ERR_NOMEM, "prefix cache of %d pages", n_pages);
     }
-    prefix->costs = *options;
+    prefix->options = *options;
+    if (prefix->options.unit_pages < 1) prefix->options.unit_pages = 1;
     prefix->waits_first = prefix->waits_last = NONE;
     if (options->secret) memcpy(prefix->secret, options->secret, SECRET_BYTES);
     else if (RAND_bytes(prefix->secret, SECRET_BYTES) != 1) {
@@ -82,8 +83,11 @@ static bool digest(fl_prefix *p, const fl_prefix_key *a, const void *b, size_t b
 }
 
 /* A failing hash only means a miss. */
-bool fl_prefix_key_of(fl_prefix *p, const fl_prefix_key *parent, const int32_t *tokens, fl_prefix_key *out) {
-    return digest(p, parent, tokens, FL_KV_PAGE_TOKENS * sizeof(int32_t), out);
+bool fl_prefix_key_of(fl_prefix *p, const fl_prefix_key *parent, const int32_t *timeline, int32_t index,
+                      fl_prefix_key *out) {
+    int32_t unit = p->options.unit_pages;
+    const int32_t *tokens = timeline + (int64_t)(index - index % unit) * FL_KV_PAGE_TOKENS;
+    return digest(p, parent, tokens, (size_t)unit * FL_KV_PAGE_TOKENS * sizeof *tokens, out);
 }
 
 /* A hash that fails must not lead into others' pages: the root is then one that nobody can meet again. */
@@ -120,7 +124,7 @@ static int32_t find_page(const fl_prefix *p, const fl_prefix_key *key, const fl_
 /* ---- worth ----------------------------------------------------------------------------------------------------- */
 
 static void use(fl_prefix *p, entry *e) {
-    const fl_prefix_options *c = &p->costs;
+    const fl_prefix_options *c = &p->options;
     e->last_use = p->clock;
     e->worth = p->evicted_worth + (e->stored ? c->stored_cost : c->page_cost + e->page.index * c->index_cost);
 }
@@ -167,20 +171,19 @@ void fl_prefix_set_stored(fl_prefix *p, int32_t page) {
 
 int32_t fl_prefix_find(fl_prefix *p, const fl_prefix_query *query, int32_t *pages, fl_prefix_key *key) {
     fl_prefix_key at = query->root;
-    int32_t n = 0, whole = 0;
+    int32_t unit = p->options.unit_pages, n = 0, whole = 0;
     p->clock++;
     *key = at;
-    for (; n < query->n_pages; n++) {
-        const int32_t *tokens = query->tokens + (int64_t)n * FL_KV_PAGE_TOKENS;
+    for (; n < query->n_pages - query->n_pages % unit; n++) {
         fl_prefix_key next;
-        if (!fl_prefix_key_of(p, &at, tokens, &next)) break;
-        int32_t page = find_page(p, &next, &at, tokens);
+        if (!fl_prefix_key_of(p, &at, query->tokens, n, &next)) break;
+        int32_t page = find_page(p, &next, &at, query->tokens + (int64_t)n * FL_KV_PAGE_TOKENS);
         if (page == NONE) break;
         fl_kv_pool_hold(p->pool, page);
         use(p, &p->entries[page]);
         pages[n] = page;
         at = next;
-        if ((n + 1) % query->multiple != 0) continue;
+        if ((n + 1) % unit != 0) continue;
         whole = n + 1;
         *key = at;
     }
@@ -188,18 +191,24 @@ int32_t fl_prefix_find(fl_prefix *p, const fl_prefix_query *query, int32_t *page
     return whole;
 }
 
-int32_t fl_prefix_add(fl_prefix *p, fl_prefix_key *key, const int32_t *tokens, int32_t index, int32_t page) {
-    fl_prefix_key parent = *key;
-    if (!fl_prefix_key_of(p, &parent, tokens, key)) return NONE;
-    int32_t there = find_page(p, key, &parent, tokens);
-    if (there == NONE && !p->entries[page].used && fl_prefix_page_of(p, key) == NONE) {
+int32_t fl_prefix_add(fl_prefix *p, fl_prefix_key *key, const int32_t *timeline, int32_t index,
+                      int32_t page) {
+    fl_prefix_entry what = {.parent = *key, .index = index};
+    if (!fl_prefix_key_of(p, &what.parent, timeline, index, key)) return NONE;
+    what.key = *key;
+    memcpy(what.tokens, timeline + (int64_t)index * FL_KV_PAGE_TOKENS, sizeof what.tokens);
+    return fl_prefix_enter(p, &what, page);
+}
+
+int32_t fl_prefix_enter(fl_prefix *p, const fl_prefix_entry *what, int32_t page) {
+    int32_t there = find_page(p, &what->key, &what->parent, what->tokens);
+    if (there == NONE && !p->entries[page].used && fl_prefix_page_of(p, &what->key) == NONE) {
         entry *e = &p->entries[page];
-        int32_t bucket = bucket_of(p, key);
-        *e = (entry){.page = {.key = *key, .parent = parent, .index = index},
+        int32_t bucket = bucket_of(p, &what->key);
+        *e = (entry){.page = *what,
                      .next = p->buckets[bucket],
-                     .parent_page = index > 0 ? fl_prefix_page_of(p, &parent) : NONE,
+                     .parent_page = what->index > 0 ? fl_prefix_page_of(p, &what->parent) : NONE,
                      .used = true};
-        memcpy(e->page.tokens, tokens, sizeof e->page.tokens);
         if (e->parent_page != NONE) p->entries[e->parent_page].n_children++;
         append_waiting(p, page);
         p->buckets[bucket] = there = page;

@@ -139,6 +139,11 @@ static void a_request_begins_with_none(void **state) {
     assert_same(&expected, &found);
     assert_kept(e, s, 0, 0);
     fl_session_close(s);
+    /* All of its own pages are found, and none of the other's tile: that one read other blocks. */
+    found = ask_in(e, &g, &s);
+    assert_int_equal(found.cached, DOCUMENT);
+    assert_same(&expected, &found);
+    fl_session_close(s);
     fl_engine_close(e);
     golden_free(&g);
 }

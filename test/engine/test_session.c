@@ -170,7 +170,7 @@ static void a_page_that_is_no_number_is_found_once(void **state) {
         assert_int_equal(ask(e, ids, 5 * PAGE, &cached), FL_ERR_OK);
         const fl_prefix_key root = {{0}};
         fl_prefix_key key;
-        assert_true(fl_prefix_key_of(e->prefix, &root, ids, &key));
+        assert_true(fl_prefix_key_of(e->prefix, &root, ids, 0, &key));
         int32_t page = fl_prefix_page_of(e->prefix, &key);
         memset(fl_kv_pool_page(e->pool, page), 0xff, (size_t)fl_kv_page_bytes(&e->kv_shape));
         assert_int_equal(ask(e, ids, 3 * PAGE, &cached), FL_ERR_NUMERIC);
