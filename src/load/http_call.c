@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hex.h"
 
 enum { FETCH_BYTES_MAX = 16 << 20, READ_BYTES = 65536 };
 
@@ -186,15 +187,9 @@ static fl_err read_head(fl_http_call *c) {
     return FL_ERR_OK;
 }
 
-static int digit_of(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* One byte of a chunked body that is none of the content. */
 static fl_err chunk_byte(fl_http_call *c, char byte) {
-    int digit = digit_of(byte);
+    int digit = fl_hex_digit(byte);
     switch (c->chunk_part) {
     case CHUNK_SIZE:
         if (digit >= 0 && c->left < 1 << 30) c->left = c->left * 16 + digit;

@@ -1,4 +1,5 @@
 /* GET: how the server is. */
+#include "base/hex.h"
 #include "server/api_response.h"
 #include "server/json_write.h"
 #include "server/route.h"
@@ -90,14 +91,8 @@ void fl_handle_metrics(fl_front *front, fl_http_exchange *exchange) {
 
 /* The byte of two hexadecimal digits; 0 = there are none, or it is NUL. */
 static int byte_of(const char *text) {
-    int byte = 0;
-    for (int i = 0; i < 2; i++) {
-        char c = text[i], lower = (char)(c | 0x20);
-        bool letter = lower >= 'a' && lower <= 'f';
-        if (!letter && (c < '0' || c > '9')) return 0;
-        byte = 16 * byte + (letter ? lower - 'a' + 10 : c - '0');
-    }
-    return byte;
+    int high = fl_hex_digit(text[0]), low = high < 0 ? -1 : fl_hex_digit(text[1]);
+    return low < 0 ? 0 : 16 * high + low;
 }
 
 /* The name behind /v1/models/: a client may write any byte of it as %XX, and must for some (RFC 3986, 2.1). One that is

@@ -2,6 +2,7 @@
  * until the closing delimiter, which does not count inside brackets ("{{ {'a': {}}}}"). */
 #include "text/jinja_lexer.h"
 
+#include "base/hex.h"
 #include "text/jinja_str.h"
 
 #include <inttypes.h>
@@ -68,18 +69,12 @@ static void finish_tag(lexer *lx, char sign, bool trim_newline) {
     lx->line_start = lx->at > begin && lx->text[lx->at - 1] == '\n';
 }
 
-static int hex_value(char c) {
-    if (is_digit(c)) return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* \x, \u and \U with `digits` digits at text[*at], the letter just behind. */
 static fl_err hex_escape(lexer *lx, const char *text, size_t n, size_t *at, char *out, size_t *n_out) {
     size_t digits = text[*at - 1] == 'x' ? 2 : text[*at - 1] == 'u' ? 4 : 8;
     uint32_t value = 0;
     for (size_t i = 0; i < digits; i++) {
-        int hex = *at + i < n ? hex_value(text[*at + i]) : -1;
+        int hex = *at + i < n ? fl_hex_digit(text[*at + i]) : -1;
         if (hex < 0 || value > 0x10FFFF)
             return LEX_FAIL(lx, FL_ERR_DATA, "bad escape in a string, %zu hex digits expected", digits);
         value = value << 4 | (uint32_t)hex;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hex.h"
 #include "text/schema_build.h"
 
 enum { DEPTH_MAX = 2048 /* jansson's */, POINTER_BYTES = 256, TOKEN_BYTES = 1024 };
@@ -81,20 +82,14 @@ fl_err fl_schema_fail(fl_schema_build *b, fl_err code, const json_t *at, const c
                       keyword ? keyword : "", why);
 }
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* One token of the pointer at *text, unescaped into out; false: it is too long. */
 static bool read_token(const char **text, char *out) {
     size_t n = 0;
     const char *p = *text;
     while (*p && *p != '/') {
         char c = *p++;
-        if (c == '%' && hex(p[0]) >= 0 && hex(p[1]) >= 0) {
-            c = (char)(hex(p[0]) << 4 | hex(p[1]));
+        if (c == '%' && fl_hex_digit(p[0]) >= 0 && fl_hex_digit(p[1]) >= 0) {
+            c = (char)(fl_hex_digit(p[0]) << 4 | fl_hex_digit(p[1]));
             p += 2;
         }
         if (c == '~' && (*p == '0' || *p == '1')) c = *p++ == '0' ? '~' : '/';

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hex.h"
 #include "text/utf8.h"
 
 enum { ANYTHING, DIGITS, WORD, SPACE, DOT, N_FIXED, NO_CODE = -1 };
@@ -207,8 +208,7 @@ static fl_err parse_repeat(parsing *p, uint32_t first) {
 static fl_err parse_hex(parsing *p, int n_digits, int *code) {
     *code = 0;
     for (int i = 0; i < n_digits; i++) {
-        int c = p->at < p->n ? p->text[p->at++] | 0x20 : 0;
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        int digit = p->at < p->n ? fl_hex_digit((char)p->text[p->at++]) : -1;
         if (digit < 0) return FL_FAIL(FL_ERR_INVALID, "the pattern has a bad \\x or \\u at byte %zu", p->at);
         *code = *code << 4 | digit;
     }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hex.h"
 #include "text/schema_impl.h"
 
 enum {
@@ -44,12 +45,6 @@ static bool within(uint8_t byte, uint8_t low, uint8_t high) {
     return byte >= low && byte <= high;
 }
 
-static int hex_digit(uint8_t byte) {
-    if (within(byte, '0', '9')) return byte - '0';
-    if (within(byte, 'a', 'f')) return byte - 'a' + 10;
-    return within(byte, 'A', 'F') ? byte - 'A' + 10 : -1;
-}
-
 /* A byte of a code point in UTF-8, the first or a later one (Unicode standard, table 3-7). */
 static int utf8_step(int at, uint8_t byte) {
     bool any = within(byte, 0x80, 0xbf);
@@ -76,7 +71,7 @@ static int utf8_step(int at, uint8_t byte) {
 
 /* Behind \u: four digits, not 0000; a high surrogate only before a low one. */
 static int hex_step(int at, uint8_t byte) {
-    int digit = hex_digit(byte);
+    int digit = fl_hex_digit((char)byte);
     if (at == PAIR_BACKSLASH) return byte == '\\' ? PAIR_U : DEAD;
     if (at == PAIR_U) return byte == 'u' ? LOW_1 : DEAD;
     if (digit < 0) return DEAD;
