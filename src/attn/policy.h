@@ -11,8 +11,8 @@
  *
  * KEYS is name=value, separated by commas. Sizes are tokens (4096, 4k) or a share (1/32) of the length bucket: the
  * smallest power of two that holds the configured context, at least 4096. So they are fixed when an engine is opened
- * and never depend on a prompt: a longer follow-up keeps its document's pages. What is not given is a
- * share of the bucket as spark-66m was trained (window 1/32, stride 1/128), or the calibration's. */
+ * and never depend on a prompt: a longer follow-up keeps its document's pages. What is not given is a share of the
+ * bucket as spark-66m was trained (window 1/32, stride 1/128), or the calibration's. */
 #ifndef FL_ATTN_POLICY_H
 #define FL_ATTN_POLICY_H
 

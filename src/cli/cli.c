@@ -15,8 +15,7 @@ static const char *advice(const char *verb, fl_err err) {
                    "MODEL --memory` shows the sums";
         if (verb && strncmp(verb, "bench ", 6) == 0)
             return "fewer --tokens, a smaller --span, or of a --synthetic shape fewer layers (SHAPE:N) need "
-                   "less "
-                   "memory";
+                   "less memory";
         return "a smaller --ctx or --span needs less memory; `firstlight inspect MODEL --memory` shows the "
                "sums";
     case FL_ERR_DATA:

@@ -237,11 +237,8 @@ bool fl_disk_tier_spares(fl_engine *e, fl_request *r) {
  * memory are held from here on. */
 static bool find_chain(fl_engine *e, const fl_request *r) {
     fl_disk_tier *tier = e->tier;
-    int32_t first_row = fl_request_first_row(r);
-    int32_t n = (r->document_end < first_row ? r->document_end : first_row) / FL_KV_PAGE_TOKENS, i = 0,
-            on_disk = 0;
+    int32_t n = fl_request_document_pages(r), i = 0, on_disk = 0;
     fl_prefix_key parent = r->root;
-    n -= n % (fl_tile_rows(e) / FL_KV_PAGE_TOKENS);
     pthread_mutex_lock(&e->lock);
     for (; i < n; i++) {
         fl_prefix_entry *entry = &tier->chain[i];

@@ -216,6 +216,13 @@ static inline int32_t fl_tile_rows(const fl_engine *e) {
     return fl_policy_tile_rows(&e->attending.policy);
 }
 
+/* Pages of its document that may be taken from elsewhere: whole tiles before the first row that must be computed. */
+static inline int32_t fl_request_document_pages(const fl_request *r) {
+    int32_t first_row = fl_request_first_row(r);
+    int32_t end = r->document_end < first_row ? r->document_end : first_row;
+    return (end - end % fl_tile_rows(r->engine)) / FL_KV_PAGE_TOKENS;
+}
+
 static inline int32_t fl_pages_of(int64_t tokens) {
     return (int32_t)((tokens + FL_KV_PAGE_TOKENS - 1) / FL_KV_PAGE_TOKENS);
 }

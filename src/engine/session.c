@@ -100,11 +100,9 @@ static int32_t keep_common(const fl_session *s, const fl_request *r) {
 static void reuse(fl_session *s, const fl_request *r) {
     fl_engine *e = s->engine;
     int32_t common = keep_common(s, r);
-    int32_t first_row = fl_request_first_row(r);
-    int32_t document = r->document_end < first_row ? r->document_end : first_row;
     fl_prefix_key key;
     const fl_prefix_query query = {
-        .tokens = r->prompt, .n_pages = document / FL_KV_PAGE_TOKENS, .root = r->root};
+        .tokens = r->prompt, .n_pages = fl_request_document_pages(r), .root = r->root};
     int32_t n_found = fl_prefix_find(e->prefix, &query, e->found_pages, &key);
     if (n_found * FL_KV_PAGE_TOKENS >= common) {
         drop_pages(s, 0);

@@ -20,7 +20,7 @@ typedef struct entry {
     bool used, stored;
     double worth;
     uint64_t last_use;
-    uint64_t kept; /* marked by the count of that number: kept by fl_prefix_spare, or removed */
+    uint64_t mark; /* the newest count that met it: those of fl_prefix_spare and fl_prefix_remove */
 } entry;
 
 struct fl_prefix {
@@ -244,9 +244,9 @@ static void mark_followers(fl_prefix *p) {
         more = false;
         for (int32_t i = 0; i < p->n_buckets; i++) {
             entry *e = &p->entries[i];
-            if (!e->used || e->kept == p->n_counts || e->parent_page == NONE) continue;
-            if (p->entries[e->parent_page].kept != p->n_counts) continue;
-            e->kept = p->n_counts;
+            if (!e->used || e->mark == p->n_counts || e->parent_page == NONE) continue;
+            if (p->entries[e->parent_page].mark != p->n_counts) continue;
+            e->mark = p->n_counts;
             more = true;
         }
     }
@@ -255,10 +255,10 @@ static void mark_followers(fl_prefix *p) {
 void fl_prefix_remove(fl_prefix *p, int32_t page, fl_prefix_removed_fn *fn, void *context) {
     if (!p->entries[page].used) return;
     p->n_counts++;
-    p->entries[page].kept = p->n_counts;
+    p->entries[page].mark = p->n_counts;
     mark_followers(p);
     for (int32_t i = 0; i < p->n_buckets; i++) {
-        if (!p->entries[i].used || p->entries[i].kept != p->n_counts) continue;
+        if (!p->entries[i].used || p->entries[i].mark != p->n_counts) continue;
         fn(context, &p->entries[i].page);
         forget(p, i);
     }
@@ -310,10 +310,10 @@ int32_t fl_prefix_spare(fl_prefix *p) {
     int32_t n = 0;
     p->n_counts++;
     for (int32_t waiting = p->waits_first; waiting != NONE; waiting = p->entries[waiting].waits_next)
-        for (int32_t i = waiting; i != NONE && p->entries[i].kept != p->n_counts;
+        for (int32_t i = waiting; i != NONE && p->entries[i].mark != p->n_counts;
              i = p->entries[i].parent_page)
-            p->entries[i].kept = p->n_counts;
-    for (int32_t i = 0; i < p->n_buckets; i++) n += only_ours(p, i) && p->entries[i].kept != p->n_counts;
+            p->entries[i].mark = p->n_counts;
+    for (int32_t i = 0; i < p->n_buckets; i++) n += only_ours(p, i) && p->entries[i].mark != p->n_counts;
     return n;
 }
 

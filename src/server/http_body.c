@@ -84,8 +84,8 @@ static enum MHD_Result on_head(fl_http_exchange *e, const char *method, const ch
         e->body.max = (size_t)e->body_bytes_max;
         if (!e->answered && verdict.content_length > e->body_bytes_max) {
             refuse(e, 413, "the body is longer than this server takes");
-            e->answer.drain_bytes =
-                2 * e->body_bytes_max; /* most clients look for an answer behind their body */
+            /* Most clients look for an answer behind their body. */
+            e->answer.drain_bytes = 2 * e->body_bytes_max;
         }
     }
     fl_http_slot_set_deadline(e, e->http->options.body_s);

@@ -39,8 +39,8 @@ static size_t common_bytes(const fl_stop *stop, int32_t i, const char *text, siz
 /* The held text is short (a few tokens more than the longest stop), so each start is simply tried. One stop may be
  * complete inside what may become another: the first to end counts, as if bytes came one by one. */
 bool fl_stop_find(const fl_stop *stop, const char *held, size_t held_bytes, size_t *show_bytes) {
-    size_t first = held_bytes,
-           end = held_bytes + 1; /* where one may begin; where the first that is complete ends */
+    size_t first = held_bytes;   /* where one may begin */
+    size_t end = held_bytes + 1; /* of the first that is complete */
     for (size_t start = 0; start < held_bytes; start++) {
         for (int32_t i = 0; i < stop->n; i++) {
             size_t common = common_bytes(stop, i, held + start, held_bytes - start);
